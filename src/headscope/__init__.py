@@ -1,0 +1,53 @@
+"""Headscope: which attention heads a language model uses for a task, and how we know.
+
+import headscope as hs
+
+model = hs.load("smollm2-135m")
+task = hs.tasks.ioi(model.tokenizer, n=100, seed=0)
+print(hs.check(model, task).accuracy)
+scores = hs.methods.patching(model, task)
+print(scores.top(5))
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headscope import methods, tasks
+    from headscope.errors import HeadscopeError, InputError, SetupError
+    from headscope.interventions import Recording, gated, masked, patched, record
+    from headscope.measure import Check, check
+    from headscope.models import Model, load
+    from headscope.results import Circuit, Curve, Scores
+
+__version__ = "0.1.0"
+
+# The public door. Each name is fetched from its module when first used: importing headscope does not import torch.
+_DOOR = {
+    "headscope.errors": ("HeadscopeError", "InputError", "SetupError"),
+    "headscope.interventions": ("Recording", "gated", "masked", "patched", "record"),
+    "headscope.measure": ("Check", "check"),
+    "headscope.models": ("Model", "load"),
+    "headscope.results": ("Circuit", "Curve", "Scores"),
+}
+_HOME = {name: module for module, names in _DOOR.items() for name in names}
+
+__all__ = [
+    "Check", "Circuit", "Curve", "HeadscopeError", "InputError", "Model", "Recording", "Scores", "SetupError",
+    "check", "gated", "load", "masked", "methods", "patched", "record", "tasks",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    # (A submodule such as `models` may be asked for before it is imported.)
+    if name in ("methods", "models", "tasks"):
+        return import_module(f"headscope.{name}")
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'headscope' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

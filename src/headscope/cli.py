@@ -1,0 +1,253 @@
+"""The command line. Thin: it reads options, calls studies, and prints what they found.
+
+Nothing here imports torch until a command needs it, so that help and lists answer at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import headscope
+from headscope.errors import HeadscopeError, InputError
+
+if TYPE_CHECKING:
+    from headscope.studies.heads import HeadResult
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    help="Which attention heads does a language model use for a task, and how do we know?\n\n"
+    "Start with `headscope heads smollm2-135m --task ioi`: it fetches a small real model, "
+    "checks that it does the task, scores every head and draws the head map.",
+)
+# Results go to standard output, everything else to standard error, so that --json can be piped.
+out = Console()
+err = Console(stderr=True)
+
+Models = Annotated[
+    list[str],
+    typer.Argument(
+        help="Built-in names (see `headscope list models`), folders, GGUF files or hub ids.", show_default=False
+    ),
+]
+Tasks = Annotated[
+    str, typer.Option("--task", "-t", help="Task names separated by commas (`headscope list tasks`), or a .jsonl file.")
+]
+Prompts = Annotated[int, typer.Option("--n", "-n", min=1, help="Prompt pairs per task.")]
+Seed = Annotated[int, typer.Option(help="Seed of the prompts.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+
+
+@app.command()
+def check(
+    model: Annotated[str, typer.Argument(help="A built-in name, folder, GGUF file or hub id.", show_default=False)],
+    task: Tasks,
+    n: Prompts = 200,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Say how well a model does a task, before studying how it does it.
+
+    Example: `headscope check smollm2-135m --task ioi,greater-than`
+    """
+    from headscope.measure import check as run_check
+    from headscope.models import load
+    from headscope.progress import shown
+    from headscope.tasks import make_task
+
+    names = _split(task)
+    with shown():
+        loaded = load(model)
+        results = [run_check(loaded, make_task(name, loaded.tokenizer, n=n, seed=seed)) for name in names]
+    if as_json:
+        rows = [{**asdict(result), "usable": result.usable} for result in results]
+        _print_json(rows[0] if len(rows) == 1 else rows)
+        return
+    table = Table("Task", "Prompts", "Accuracy", "Metric", "Clean", "Corrupt", title=f"{loaded.name}: how well it does")
+    for r in results:
+        row = (r.task, str(r.n), f"{r.accuracy:.3f}", r.metric_name, f"{r.metric:.3f}", f"{r.corrupt_metric:.3f}")
+        table.add_row(*row, style=None if r.usable else "yellow")
+    out.print(table)
+    _warn_unusable(results)
+
+
+@app.command()
+def heads(
+    models: Models,
+    task: Tasks,
+    method: Annotated[
+        str, typer.Option("--method", "-m", help="How to score heads (`headscope list methods`).")
+    ] = "patching",
+    n: Prompts = 100,
+    seed: Seed = 0,
+    to: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Run folder; by default one under runs/, named after the settings."),
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="Heads to list.")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Score every attention head of one or more models on one or more tasks, and draw the head maps.
+
+    A run that was stopped goes on where it was when the same command is given again.
+
+    Example: `headscope heads smollm2-135m --task ioi --n 50`
+    """
+    names = _split(task)
+    for name in names:
+        _known_task(name)
+    settings = {"models": models, "tasks": names, "method": method, "n": n, "seed": seed}
+    folder = to or _default_folder("heads", settings)
+
+    from headscope.progress import shown
+    from headscope.studies.heads import study_heads
+
+    results = []
+    with shown():
+        for result in study_heads(models, names, out=folder, method_name=method, n=n, seed=seed):
+            results.append(result)
+            if not as_json:
+                out.print(_top_heads(result, top))
+    if as_json:
+        _print_json({"run": str(folder), "results": [_as_dict(result, top) for result in results]})
+        return
+    _warn_unusable([result.check for result in results])
+    for result in results:
+        out.print(f"Picture: {result.files[0]}", soft_wrap=True)
+    out.print(f"Everything: {folder}", soft_wrap=True)
+
+
+listing = typer.Typer(no_args_is_help=True, help="What there is: models, tasks, methods.")
+app.add_typer(listing, name="list")
+
+
+@listing.command("models")
+def list_models(as_json: AsJson = False) -> None:
+    """Built-in models. Folders, GGUF files and hub ids work as well."""
+    from headscope.models import BUILTIN
+
+    _print_list("Model", {name: f"{row.about} ({row.licence})" for name, row in BUILTIN.items()}, as_json)
+
+
+@listing.command("tasks")
+def list_tasks(as_json: AsJson = False) -> None:
+    """Built-in tasks. A .jsonl file of your own works as well."""
+    from headscope.tasks import TASKS
+
+    _print_list("Task", {name: _first_sentence(make.__doc__) for name, make in TASKS.items()}, as_json)
+
+
+@listing.command("methods")
+def list_methods(as_json: AsJson = False) -> None:
+    """Methods that score heads."""
+    from headscope.methods import METHODS
+
+    _print_list("Method", {name: _first_sentence(score.__doc__) for name, score in METHODS.items()}, as_json)
+
+
+def main() -> None:
+    """Entry point: errors meant for people become one or two lines on standard error and an exit code."""
+    try:
+        app()
+    except HeadscopeError as error:
+        err.print(f"[bold red]Error:[/] {_plain(str(error))}", soft_wrap=True, highlight=False)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        sys.exit(1)
+
+
+def _split(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise InputError("--task is empty. Give names such as ioi,greater-than, or a .jsonl file.")
+    return names
+
+
+def _known_task(name: str) -> None:
+    """Misspelt tasks are told before a model is loaded."""
+    from headscope.tasks import TASKS
+
+    if name not in TASKS and not name.endswith(".jsonl"):
+        raise InputError(f"Unknown task {name!r}. Known: {', '.join(TASKS)}, or a path to a .jsonl file.")
+
+
+def _default_folder(command: str, settings: dict) -> Path:
+    digest = hashlib.sha256(json.dumps([headscope.__version__, settings]).encode()).hexdigest()[:8]
+    models = "-".join(Path(name).name for name in settings["models"])
+    return Path("runs") / f"{command}-{models}-{digest}"
+
+
+def _top_heads(result: HeadResult, top: int) -> Table:
+    scores = result.scores
+    title = (
+        f"{scores.model} on {scores.task}: accuracy {result.check.accuracy:.2f}, "
+        f"{result.check.metric_name} {result.check.metric:.2f} (corrupt {result.check.corrupt_metric:.2f})"
+    )
+    table = Table(
+        "Rank", "Head", "Score", "", title=title, caption=f"{scores.method}, {len(scores.per_prompt)} prompts"
+    )
+    rows = scores.top(top)
+    largest = max(abs(score) for _, score in rows) or 1.0
+    for rank, (name, score) in enumerate(rows, 1):
+        length = round(24 * abs(score) / largest)
+        table.add_row(
+            str(rank), name, f"{score:+.3f}", f"[{'dark_orange' if score > 0 else 'medium_purple'}]{'█' * length}"
+        )
+    return table
+
+
+def _as_dict(result: HeadResult, top: int) -> dict:
+    return {
+        **asdict(result.check),
+        "usable": result.check.usable,
+        "method": result.scores.method,
+        "top": [{"head": name, "score": score} for name, score in result.scores.top(top)],
+        "files": [str(path) for path in result.files],
+    }
+
+
+def _warn_unusable(results: Iterable) -> None:
+    for r in results:
+        if not r.usable:
+            err.print(
+                f"[yellow]Note:[/] {r.model} does not do {r.task}: accuracy {r.accuracy:.2f}, metric {r.metric:.3f} "
+                f"clean and {r.corrupt_metric:.3f} corrupt. Scores of its heads explain nothing.",
+                soft_wrap=True,
+            )
+
+
+def _print_json(value: object) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def _print_list(title: str, rows: dict[str, str], as_json: bool) -> None:
+    if as_json:
+        _print_json(rows)
+        return
+    table = Table(title, "What it is")
+    for name, about in rows.items():
+        table.add_row(name, about)
+    out.print(table)
+
+
+def _first_sentence(text: str | None) -> str:
+    return " ".join((text or "").strip().split("\n\n")[0].split())
+
+
+def _plain(text: str) -> str:
+    return text.replace("[", r"\[")
+
+
+if __name__ == "__main__":
+    main()

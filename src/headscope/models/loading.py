@@ -1,0 +1,183 @@
+"""`load(name)`: from a name to a model whose heads are in reach.
+
+1. Find out what the name means: a built-in model, a folder, a GGUF file, or an id on the Hugging Face hub.
+2. Read weights from safetensors or GGUF only; nothing that could run code is opened.
+3. See to it that nothing is missing (transformers would fill gaps with random numbers).
+4. Put the heads in reach and check that causally (`attention.install`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as hf_logging
+
+from headscope.attention import install
+from headscope.errors import InputError
+from headscope.models.builtin import BUILTIN, builtin_folder
+from headscope.models.model import Model
+
+
+def load(
+    name: str | Path,
+    *,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    revision: str | None = None,
+) -> Model:
+    """Load a causal language model and put its heads in reach.
+
+    name: a built-in name (`smollm2-135m`, `nano`), a local folder, a GGUF file, or a Hugging Face hub id.
+    device: where to put it; a GPU if there is one, otherwise the CPU.
+    dtype: float32 on the CPU and the checkpoint's own elsewhere, unless given ("float32", "bfloat16", ...).
+    revision: branch, tag or commit, for hub ids.
+    """
+    device = torch.device(device or _best_device())
+    wanted = _dtype(dtype, device)
+    quiet = hf_logging.get_verbosity()
+    hf_logging.set_verbosity_error()
+    hf_logging.disable_progress_bar()
+    try:
+        hf, tokenizer, source = _read(str(name), wanted, revision)
+        hf = _to_device(hf, device)
+        reach = install(hf)
+    finally:
+        hf_logging.set_verbosity(quiet)
+        hf_logging.enable_progress_bar()
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
+    return Model(_short_name(str(name)), hf, tokenizer, reach, source)
+
+
+def _read(
+    name: str, dtype: torch.dtype | str, revision: str | None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[str, Any]]:
+    path = Path(name).expanduser()
+    if name in BUILTIN:
+        hf, tokenizer = _read_folder(builtin_folder(name), dtype)
+        return hf, tokenizer, {"kind": "built-in", "licence": BUILTIN[name].licence}
+    if path.is_dir():
+        hf, tokenizer = _read_folder(path, dtype)
+        return hf, tokenizer, {"kind": "folder"}
+    if path.is_file():
+        if path.suffix.lower() != ".gguf":
+            raise InputError(f"{name} is a file, but not a .gguf file. Give a GGUF file, or the folder of a model.")
+        hf, tokenizer = _read_gguf_file(path, dtype)
+        return hf, tokenizer, {"kind": "gguf"}
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) or name.endswith(".gguf"):
+        raise InputError(f"There is no folder or file {name}. {_known()}")
+    hf, tokenizer = _from_pretrained(name, dtype, revision)
+    return hf, tokenizer, {"kind": "hub", "revision": getattr(hf.config, "_commit_hash", None)}
+
+
+def _read_folder(folder: Path, dtype: torch.dtype | str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    if not (folder / "config.json").is_file():
+        raise InputError(f"{folder} has no config.json: expected the folder of a Hugging Face model. {_known()}")
+    try:
+        json.loads((folder / "config.json").read_text())
+    except (ValueError, OSError) as error:
+        raise InputError(f"{folder / 'config.json'} cannot be read as JSON: {error}.") from error
+    if not list(folder.glob("*.safetensors")):
+        pickles = [p.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for p in folder.glob(pattern)]
+        if pickles:
+            raise InputError(
+                f"{folder} has weights only as pickle ({pickles[0]}), which can run code when opened; Headscope reads "
+                "safetensors and GGUF only.\nConvert them: load once with transformers and save_pretrained()."
+            )
+        raise InputError(f"{folder} has no weights: expected *.safetensors beside config.json.")
+    return _from_pretrained(str(folder), dtype, None)
+
+
+def _from_pretrained(
+    name: str, dtype: torch.dtype | str, revision: str | None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    options: dict[str, Any] = {"trust_remote_code": False}
+    if revision is not None:
+        options["revision"] = revision
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            name, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
+        )
+        hf, info = loaded
+        tokenizer = AutoTokenizer.from_pretrained(name, **options)
+    except SafetensorError as error:
+        raise InputError(f"The safetensors of {name} are damaged or cut short: {error}. Fetch them again.") from error
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        raise InputError(_explain(name, error)) from error
+    missing = sorted(info["missing_keys"]) + [str(key) for key in info["mismatched_keys"]]
+    if missing:
+        raise InputError(
+            f"The weights of {name} are incomplete: {len(missing)} tensors are missing or of another shape "
+            f"(the first: {missing[0]}). The checkpoint does not belong to its config.json."
+        )
+    return hf.eval(), tokenizer
+
+
+def _read_gguf_file(path: Path, dtype: torch.dtype | str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    from headscope.models.gguf import read_gguf
+
+    try:
+        hf, tokenizer = read_gguf(path)
+    except (OSError, ValueError, KeyError, IndexError, RuntimeError, NotImplementedError) as error:
+        raise InputError(f"{path} cannot be read as a GGUF model: {_first_line(error)}") from error
+    return (hf if dtype == "auto" else hf.to(dtype)), tokenizer  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+def _to_device(hf: PreTrainedModel, device: torch.device) -> PreTrainedModel:
+    try:
+        return hf.to(device)  # pyright: ignore[reportArgumentType]
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"Device {device} cannot be used here: {_first_line(error)}") from error
+
+
+def _best_device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype | str:
+    if dtype is None:
+        return torch.float32 if device.type == "cpu" else "auto"
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    found = getattr(torch, dtype, None)
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise InputError(f"Unknown dtype {dtype!r}. Known: float32, float16, bfloat16, float64.")
+    return found
+
+
+def _explain(name: str, error: Exception) -> str:
+    """The many errors of transformers as one or two lines that say what to do."""
+    text = str(error)
+    if "trust_remote_code" in text or "custom code" in text:
+        return (
+            f"{name} brings its own Python code (trust_remote_code), which Headscope does not run.\n"
+            "Use a model whose architecture is part of transformers."
+        )
+    if "does not recognize this architecture" in text or "Unrecognized" in text:
+        return f"{name} has an architecture that this version of transformers does not know: {_first_line(error)}"
+    if "safetensors" in text or ".bin" in text:
+        return (
+            f"{name} has no safetensors weights; pickle weights are refused because opening them can run code.\n"
+            "Look for a safetensors revision of it, or convert it once with transformers."
+        )
+    if Path(name).is_dir():
+        return f"{name} cannot be loaded: {_first_line(error)}"
+    return f"There is no model {name} here, and the hub did not give it: {_first_line(error)}\n{_known()}"
+
+
+def _known() -> str:
+    return f"Known: {', '.join(BUILTIN)}, a folder, a GGUF file, or a hub id such as openai-community/gpt2."
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def _short_name(name: str) -> str:
+    return name if name in BUILTIN else Path(name).name.removesuffix(".gguf") or name

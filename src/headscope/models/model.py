@@ -1,0 +1,62 @@
+"""A loaded model: the Hugging Face model itself, its tokenizer, and the shape of its heads."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from headscope.attention import Reach
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """What `load` returns. `hf` is the plain Hugging Face model and can be used as such."""
+
+    name: str
+    hf: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    reach: Reach
+    source: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def n_layers(self) -> int:
+        return self.reach.n_layers
+
+    @property
+    def n_heads(self) -> int:
+        return self.reach.n_heads
+
+    @property
+    def device(self) -> torch.device:
+        return self.hf.device
+
+    def batch(self, ids: list[list[int]]) -> dict[str, Tensor]:
+        """Token ids of several prompts as model inputs, padded on the right where lengths differ."""
+        longest = max(map(len, ids))
+        pad = self.tokenizer.pad_token_id or 0
+        rows = [row + [pad] * (longest - len(row)) for row in ids]
+        seen = [[1] * len(row) + [0] * (longest - len(row)) for row in ids]
+        return {
+            "input_ids": torch.tensor(rows, device=self.device),
+            "attention_mask": torch.tensor(seen, device=self.device),
+        }
+
+    def encode(self, prompts: list[str]) -> dict[str, Tensor]:
+        """Prompts as model inputs, tokenised as this model expects them."""
+        return self.batch(self.tokenizer(prompts)["input_ids"])  # pyright: ignore[reportArgumentType]
+
+    def fingerprint(self) -> str:
+        """SHA-256 over the weights as they are in memory: names the model exactly, wherever it came from."""
+        digest = hashlib.sha256()
+        for name, tensor in sorted(self.hf.state_dict().items()):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
+    def __repr__(self) -> str:
+        return f"Model({self.name!r}, {self.n_layers} layers x {self.n_heads} heads, {self.hf.config.model_type})"

@@ -1,0 +1,239 @@
+"""The records that cross borders, and the run folder that keeps them.
+
+`Scores`, `Circuit` and `Curve` are frozen, hold NumPy arrays, and are saved as one safetensors file each: arrays as
+tensors, everything else as JSON in the file's metadata. Nothing is ever pickled. All writes go to a temporary file
+in the same folder, then take the final name in one step, so a reader never meets half a file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from headscope.errors import InputError, SetupError
+from headscope.graph import head_name
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Record:
+    """Saving and loading, common to all records."""
+
+    def save(self, path: str | Path) -> Path:
+        arrays, rest = {}, {}
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, np.ndarray):
+                arrays[f.name] = np.ascontiguousarray(value)
+            else:
+                rest[f.name] = value
+        header = {"headscope": json.dumps({"record": type(self).__name__, "format": FORMAT, "fields": rest})}
+        return write_bytes(Path(path), save(arrays, metadata=header))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        try:
+            with safe_open(path, framework="numpy") as file:
+                header = json.loads((file.metadata() or {}).get("headscope", "null"))
+                arrays = {name: file.get_tensor(name) for name in file.keys()}
+        except (OSError, SafetensorError, ValueError) as error:
+            raise InputError(f"{path} cannot be read: {error}. Expected a file written by Headscope.") from error
+        if not header or header["record"] != cls.__name__:
+            found = header["record"] if header else "no record of Headscope"
+            raise InputError(f"{path} holds {found}; expected {cls.__name__}.")
+        return cls(**header["fields"], **arrays)
+
+
+@dataclass(frozen=True)
+class Scores(Record):
+    """How much every head matters for a task, by one method."""
+
+    model: str
+    task: str
+    method: str
+    values: np.ndarray  # (L, H), mean over prompts
+    per_prompt: np.ndarray  # (N, L, H)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def ranked(self, *, signed: bool = False) -> list[tuple[int, int]]:
+        """All heads, the one that matters most first: by absolute value, or from most positive to most negative."""
+        key = self.values if signed else np.abs(self.values)
+        order = np.argsort(-key, axis=None, kind="stable")
+        return [(int(i) // key.shape[1], int(i) % key.shape[1]) for i in order]
+
+    def top(self, k: int, *, signed: bool = False) -> list[tuple[str, float]]:
+        """Names and scores of the k heads that matter most."""
+        return [(head_name(l, h), float(self.values[l, h])) for l, h in self.ranked(signed=signed)[:k]]
+
+
+@dataclass(frozen=True)
+class Circuit(Record):
+    """A set of kept heads."""
+
+    model: str
+    task: str
+    keep: np.ndarray  # (L, H), bool
+
+    @property
+    def heads(self) -> list[str]:
+        return [head_name(int(l), int(h)) for l, h in np.argwhere(self.keep)]
+
+    def __len__(self) -> int:
+        return int(self.keep.sum())
+
+
+@dataclass(frozen=True)
+class Curve(Record):
+    """Explained effect against the number of heads kept, with an interval over prompts."""
+
+    model: str
+    task: str
+    method: str
+    k: np.ndarray
+    explained: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def write_bytes(path: Path, data: bytes) -> Path:
+    """Write a file so that it is there whole or not at all."""
+    with whole_file(path) as temporary:
+        temporary.write_bytes(data)
+    return path
+
+
+def write_json(path: Path, value: Any) -> Path:
+    return write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path`, moved there when the block ends well and removed when it does not."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
+        os.close(handle)
+    except OSError as error:
+        raise SetupError(f"Cannot write {path}: {error.strerror}. Choose another place.") from error
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.chmod(0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise SetupError(f"Cannot write {path}: {error.strerror or error}. Nothing was left half-written.") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+class Run:
+    """A run folder: `manifest.json` (what was asked, of which model, with which versions, how long it took) and one
+    file per unit of work. A unit that is there is not computed again, so a killed run goes on where it stopped."""
+
+    def __init__(self, folder: Path, manifest: dict[str, Any]):
+        self.folder = folder
+        self.manifest = manifest
+
+    @classmethod
+    def open(cls, folder: str | Path, *, command: str, settings: dict[str, Any]) -> Run:
+        """Start a run, or resume the one in `folder` if it was asked for the very same."""
+        folder = Path(folder)
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"{folder} is a file; --out needs a folder.")
+        manifest_path = folder / "manifest.json"
+        asked = json.loads(json.dumps({"command": command, "settings": settings}))
+        if manifest_path.exists():
+            manifest = read_manifest(folder)
+            if {key: manifest.get(key) for key in asked} != asked:
+                raise InputError(
+                    f"{folder} holds a run with other settings: {_difference(manifest, asked)}.\n"
+                    "Give the same settings to resume it, or another --out."
+                )
+        else:
+            if folder.is_dir() and any(folder.iterdir()):
+                raise InputError(f"{folder} is not empty and holds no run. Give --out a new or empty folder.")
+            manifest = {
+                "format": FORMAT, **asked, "started": _now(), "versions": _versions(), "models": {}, "timings": {},
+                "files": [],
+            }  # fmt: skip
+            write_json(manifest_path, manifest)
+        return cls(folder, manifest)
+
+    def path(self, name: str) -> Path:
+        return self.folder / name
+
+    def has(self, name: str) -> bool:
+        return name in self.manifest["files"] and self.path(name).exists()
+
+    def note_model(self, name: str, facts: dict[str, Any]) -> None:
+        """Say which model this run used; a resumed run must meet the same weights."""
+        before = self.manifest["models"].get(name)
+        if before is not None and before["sha256"] != facts["sha256"]:
+            raise InputError(
+                f"{self.folder} was started with other weights of {name} ({before['sha256'][:12]}..., now "
+                f"{facts['sha256'][:12]}...). Give another --out."
+            )
+        self.manifest["models"][name] = facts
+        self._write_manifest()
+
+    def add(self, name: str, seconds: float | None = None) -> None:
+        """Say that the file `name` is whole."""
+        if name not in self.manifest["files"]:
+            self.manifest["files"].append(name)
+        if seconds is not None:
+            self.manifest["timings"][name] = round(seconds, 3)
+        self._write_manifest()
+
+    def finish(self) -> None:
+        self.manifest["finished"] = _now()
+        self._write_manifest()
+
+    def _write_manifest(self) -> None:
+        write_json(self.folder / "manifest.json", self.manifest)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / "manifest.json"
+    try:
+        manifest = json.loads(path.read_text())
+        if not {"command", "settings", "files"} <= manifest.keys():
+            raise ValueError("fields are missing")
+    except (OSError, ValueError, AttributeError) as error:
+        raise InputError(f"{path} is not the manifest of a run: {error}.") from error
+    return manifest
+
+
+def _difference(manifest: dict[str, Any], asked: dict[str, Any]) -> str:
+    if manifest["command"] != asked["command"]:
+        return f"command {manifest['command']} there, {asked['command']} now"
+    there, now = manifest["settings"], asked["settings"]
+    keys = [key for key in {**there, **now} if there.get(key) != now.get(key)]
+    return "; ".join(f"{key} {there.get(key)!r} there, {now.get(key)!r} now" for key in keys)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in ("headscope", "torch", "transformers", "numpy"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found

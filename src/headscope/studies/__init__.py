@@ -1,0 +1,1 @@
+"""Studies: compositions of the other parts that end in a run folder."""

@@ -1,0 +1,42 @@
+"""Tasks: prompt pairs that show a behaviour and its absence. One file per task; a new one adds an entry to TASKS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headscope.errors import InputError
+from headscope.tasks.docstring import docstring
+from headscope.tasks.greater_than import greater_than
+from headscope.tasks.ioi import ioi
+from headscope.tasks.ioi_long import ioi_long
+from headscope.tasks.jsonl import jsonl
+from headscope.tasks.task import Task
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["TASKS", "Task", "docstring", "greater_than", "ioi", "ioi_long", "jsonl", "make_task"]
+
+TASKS: dict[str, Callable[..., Task]] = {
+    "ioi": ioi,
+    "ioi-long": ioi_long,
+    "greater-than": greater_than,
+    "docstring": docstring,
+}
+
+
+def make_task(
+    name_or_path: str | Path, tokenizer: PreTrainedTokenizerBase, *, n: int | None = 100, seed: int = 0
+) -> Task:
+    """The task of that name with n pairs, or the first n pairs of a JSONL file (all of them if n is None)."""
+    name = str(name_or_path)
+    if name in TASKS:
+        return TASKS[name](tokenizer, seed=seed) if n is None else TASKS[name](tokenizer, n=n, seed=seed)
+    if name.endswith(".jsonl"):
+        return jsonl(name, tokenizer, n=n)
+    raise InputError(
+        f"Unknown task {name!r}. The known tasks are {', '.join(TASKS)}.\n"
+        "For a task of your own give the path of a JSONL file (ending in .jsonl)."
+    )

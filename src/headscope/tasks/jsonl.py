@@ -1,0 +1,168 @@
+"""A task of the user's own: a JSONL file with a pair of prompts per line.
+
+    {"clean": "The cat sat on the", "corrupt": "The cat sang of the", "answers": [" mat"], "wrong": [" moon"]}
+
+clean, corrupt  prompts with the same number of tokens
+answers, wrong  a text or a list of texts, each one token when appended to the clean prompt as it stands ("answer" is
+                accepted too); wrong may be missing if the metric is log-prob
+metric          logit-diff, prob-diff or log-prob, the same on all lines; by default logit-diff where the first
+                line has wrong answers, otherwise log-prob
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headscope.errors import InputError
+from headscope.tasks.task import METRICS, Pair, Task, encode, refuse_closing_token, tokenizer_name
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def jsonl(path: str | Path, tokenizer: PreTrainedTokenizerBase, *, n: int | None = None) -> Task:
+    """The task in the file, or its first n pairs: read every line, check it, encode it, check that again."""
+    path = Path(path)
+    if n is not None and n < 1:
+        raise InputError(f"Task {path.name} needs at least 1 prompt, found n = {n}.")
+    refuse_closing_token(tokenizer)
+    rows = read_rows(path)[:n]
+    metric = common_metric(path, rows)
+    pairs = [(line, read_pair(f"{path.name}, line {line}", row, metric)) for line, row in rows]
+
+    clean_ids = encode(tokenizer, [pair.clean for _, pair in pairs])
+    corrupt_ids = encode(tokenizer, [pair.corrupt for _, pair in pairs])
+    answers: list[list[int]] = []
+    wrong: list[list[int]] = []
+    for (line, pair), clean, corrupt in zip(pairs, clean_ids, corrupt_ids, strict=True):
+        where = f"{path.name}, line {line}"
+        if len(clean) != len(corrupt):
+            raise InputError(
+                f"{where}: clean and corrupt must have the same number of tokens, found {len(clean)} and "
+                f"{len(corrupt)} with the tokenizer {tokenizer_name(tokenizer)}.\nReword one of them."
+            )
+        answers.append(next_tokens(where, tokenizer, pair.clean, clean, pair.answers))
+        wrong.append(next_tokens(where, tokenizer, pair.clean, clean, pair.wrong))
+        both = set(answers[-1]) & set(wrong[-1])
+        if both:
+            tokens = tokenizer.convert_ids_to_tokens(sorted(both))
+            raise InputError(f"{where}: answers and wrong must not share a token, found {tokens} in both.")
+    return Task(
+        name=path.stem,
+        metric=metric,
+        clean=[pair.clean for _, pair in pairs],
+        corrupt=[pair.corrupt for _, pair in pairs],
+        clean_ids=clean_ids,
+        corrupt_ids=corrupt_ids,
+        answers=answers,
+        wrong=wrong,
+        tokenizer=tokenizer_name(tokenizer),
+        seed=None,
+    )
+
+
+def read_rows(path: Path) -> list[tuple[int, dict[str, Any]]]:
+    """Line number and object of every line that is not blank."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path.name}: expected UTF-8 text, found byte {error.start} that is not.") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
+    rows: list[tuple[int, dict[str, Any]]] = []
+    # Not splitlines: a string in JSON may hold other line separators of Unicode.
+    for line, content in enumerate(text.split("\n"), start=1):
+        if not content.strip():
+            continue
+        try:
+            row = json.loads(content)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise InputError(
+                f"{path.name}, line {line}: expected one JSON object, found bad JSON ({error})."
+            ) from error
+        if not isinstance(row, dict):
+            raise InputError(f"{path.name}, line {line}: expected a JSON object, found {kind(row)}.")
+        rows.append((line, row))
+    if not rows:
+        raise InputError(f"{path.name}: expected a JSON object per line, found an empty file.")
+    return rows
+
+
+def common_metric(path: Path, rows: list[tuple[int, dict[str, Any]]]) -> str:
+    """The metric of the first line, after a look at the others."""
+    first, row = rows[0]
+    default = "logit-diff" if row.get("wrong") else "log-prob"
+    metric = row.get("metric", default)
+    for line, row in rows:
+        found = row.get("metric", metric)
+        if found not in METRICS:
+            raise InputError(f"{path.name}, line {line}: metric must be one of {', '.join(METRICS)}, found {found!r}.")
+        if found != metric:
+            raise InputError(
+                f"{path.name}, line {line}: all lines must have the same metric, found {found} after {metric} on line "
+                f"{first}.\nPut them into separate files."
+            )
+    return metric
+
+
+def read_pair(where: str, row: dict[str, Any], metric: str) -> Pair:
+    """The line's texts, checked."""
+    clean, corrupt = (read_prompt(where, row, field) for field in ("clean", "corrupt"))
+    if clean == corrupt:
+        raise InputError(f"{where}: clean and corrupt must differ, found the same text twice.")
+    field = "answer" if "answer" in row and "answers" not in row else "answers"
+    answers, wrong = read_texts(where, row, field), read_texts(where, row, "wrong")
+    if not answers:
+        raise InputError(f'{where}: "answers" is missing or empty; give the text that should follow the clean prompt.')
+    if not wrong and metric != "log-prob":
+        raise InputError(
+            f'{where}: "wrong" is missing or empty, which the metric {metric} needs.\n'
+            'Add a text that should not follow, or set "metric" to "log-prob" on all lines.'
+        )
+    return Pair(clean, corrupt, answers, wrong, changed=0)
+
+
+def read_prompt(where: str, row: dict[str, Any], field: str) -> str:
+    if field not in row:
+        raise InputError(f'{where}: "{field}" is missing; found {", ".join(row) or "no fields"}.')
+    value = row[field]
+    if not isinstance(value, str):
+        raise InputError(f'{where}: "{field}" must be a text, found {kind(value)}.')
+    if not value:
+        raise InputError(f'{where}: "{field}" must not be empty.')
+    return value
+
+
+def read_texts(where: str, row: dict[str, Any], field: str) -> tuple[str, ...]:
+    """A field that holds a text or a list of texts; an absent one holds none."""
+    value = row.get(field)
+    texts = [] if value is None else [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise InputError(f'{where}: "{field}" must be a text or a list of texts, found {kind(value)}.')
+    return tuple(dict.fromkeys(texts))
+
+
+def next_tokens(
+    where: str, tokenizer: PreTrainedTokenizerBase, prompt: str, ids: list[int], texts: tuple[str, ...]
+) -> list[int]:
+    """The one token that each text becomes after the prompt."""
+    found: list[int] = []
+    for text, joined in zip(texts, encode(tokenizer, [prompt + text for text in texts]), strict=True):
+        if joined[:-1] != ids:
+            shared = next((i for i, (a, b) in enumerate(zip(ids, joined, strict=False)) if a != b), len(ids))
+            tokens = tokenizer.convert_ids_to_tokens(joined[shared:])
+            raise InputError(
+                f"{where}: {text!r} must add exactly one token to the clean prompt, found {tokens} with the tokenizer "
+                f"{tokenizer_name(tokenizer)}.\nMost tokenizers want a space at the start of the answer, none at the "
+                "end of the prompt."
+            )
+        found.append(joined[-1])
+    return found
+
+
+def kind(value: Any) -> str:
+    """What JSON calls the value."""
+    names = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")

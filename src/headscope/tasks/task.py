@@ -1,0 +1,221 @@
+"""The Task record, and the builder that turns drawn pairs of texts into one.
+
+A task's own file says how to draw a pair; `build` decides whether the tokenizer at hand can carry it:
+
+1. Every slot (prompt number) draws a pair from its own random stream, so a larger n extends a smaller one.
+2. All drawn pairs are encoded in one batch. A pair stays if both prompts have the same number of tokens, differ
+   in exactly as many tokens as the task changed words, and each answer is one token after the prompt.
+3. Slots whose pair was turned down draw again, up to `ATTEMPTS` times; then the commonest reason is reported.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headscope.errors import InputError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+METRICS = ("logit-diff", "prob-diff", "log-prob")
+
+ATTEMPTS = 30
+
+# What a tokenizer makes of an answer depends on the few characters before it: looking answers up behind these
+# instead of the whole prompt lets prompts share the lookup.
+TAIL = 16
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A clean and a corrupt prompt as text, with the continuations that are right and wrong after the clean one."""
+
+    clean: str
+    corrupt: str
+    answers: tuple[str, ...]
+    wrong: tuple[str, ...]
+    changed: int  # words (or digits) in which the prompts differ, each to be one token
+
+
+@dataclass(frozen=True)
+class Task:
+    """Token-aligned prompt pairs, the tokens that are right and wrong next, and the metric that compares them.
+
+    metric is "logit-diff" (best answer's logit - best wrong one's), "prob-diff" (P(answers) - P(wrong)) or
+    "log-prob" (log P(answers)). The ids are what `tokenizer(text)["input_ids"]` gives, special tokens included.
+    """
+
+    name: str
+    metric: str
+    clean: list[str]
+    corrupt: list[str]
+    clean_ids: list[list[int]]
+    corrupt_ids: list[list[int]]
+    answers: list[list[int]]
+    wrong: list[list[int]]
+    tokenizer: str
+    seed: int | None
+
+    def __len__(self) -> int:
+        return len(self.clean)
+
+    @property
+    def description(self) -> str:
+        seed = "" if self.seed is None else f", seed {self.seed}"
+        return f"{self.name}: {len(self)} pairs, {self.metric}, tokenizer {self.tokenizer}{seed}"
+
+    def take(self, which: slice | Iterable[int]) -> Task:
+        """The task reduced to some of its pairs, given as a slice or as indices in the wanted order."""
+        rows = range(len(self))[which] if isinstance(which, slice) else list(which)
+
+        def pick(column: list[Any]) -> list[Any]:
+            return [column[row] for row in rows]
+
+        return replace(
+            self,
+            clean=pick(self.clean),
+            corrupt=pick(self.corrupt),
+            clean_ids=pick(self.clean_ids),
+            corrupt_ids=pick(self.corrupt_ids),
+            answers=pick(self.answers),
+            wrong=pick(self.wrong),
+        )
+
+
+def tokenizer_name(tokenizer: PreTrainedTokenizerBase) -> str:
+    """The tokenizer's name for messages: a Hub id as it is, a local folder without the path to it."""
+    name = str(getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__)
+    return Path(name).name if Path(name).is_dir() else name
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
+    """Ids of each text, exactly as the tokenizer gives them for one text alone."""
+    return [list(ids) for ids in tokenizer(list(texts))["input_ids"]] if texts else []  # type: ignore[arg-type]
+
+
+def refuse_closing_token(tokenizer: PreTrainedTokenizerBase) -> None:
+    """A tokenizer that ends every text with a special token leaves no place for an answer."""
+    ids = encode(tokenizer, ["word"])[0]
+    if ids and ids[-1] in tokenizer.all_special_ids:
+        raise InputError(
+            f"The tokenizer {tokenizer_name(tokenizer)} puts {tokenizer.convert_ids_to_tokens(ids[-1])!r} at the end "
+            "of every text, so that no prompt can be continued.\nLoad it with that turned off (add_eos_token=False)."
+        )
+
+
+class Continuations:
+    """Looks up which single token a text becomes after a prompt, None where it is not exactly one."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+        self.tokenizer = tokenizer
+        self.known: dict[tuple[str, str], int | None] = {}
+
+    def learn(self, wanted: Iterable[tuple[str, str]]) -> None:
+        """Encodes the (prompt, text) combinations whose tail has not been met, in one batch."""
+        new = [key for key in {(prompt[-TAIL:], text): None for prompt, text in wanted} if key not in self.known]
+        tails = list(dict.fromkeys(tail for tail, _ in new))
+        ids_of = dict(zip(tails, encode(self.tokenizer, tails), strict=True))
+        joined = encode(self.tokenizer, [tail + text for tail, text in new])
+        for (tail, text), ids in zip(new, joined, strict=True):
+            single = len(ids) > 0 and ids[:-1] == ids_of[tail]
+            self.known[tail, text] = ids[-1] if single else None
+
+    def __call__(self, prompt: str, text: str) -> int | None:
+        return self.known[prompt[-TAIL:], text]
+
+
+def single_tokens(tokenizer: PreTrainedTokenizerBase, before: str, words: Sequence[str]) -> list[str]:
+    """Those words that are one token when they follow `before` and a space."""
+    lookup = Continuations(tokenizer)
+    lookup.learn((before, " " + word) for word in words)
+    return [word for word in words if lookup(before, " " + word) is not None]
+
+
+def build(
+    name: str,
+    metric: str,
+    draw: Callable[[random.Random, int], Pair],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    n: int,
+    seed: int,
+) -> Task:
+    """Draws n pairs that the tokenizer can carry; `draw` gets a random stream and the slot's number."""
+    if n < 1:
+        raise InputError(f"Task {name} needs at least 1 prompt, found n = {n}.")
+    refuse_closing_token(tokenizer)
+    lookup = Continuations(tokenizer)
+    rows: dict[int, tuple[Pair, list[int], list[int], list[int], list[int]]] = {}
+    seen: set[str] = set()
+    reasons: Counter[str] = Counter()
+    for attempt in range(ATTEMPTS):
+        empty = [slot for slot in range(n) if slot not in rows]
+        if not empty:
+            break
+        pairs = [draw(random.Random(f"{seed} {slot} {attempt}"), slot) for slot in empty]
+        lookup.learn((pair.clean, text) for pair in pairs for text in pair.answers + pair.wrong)
+        # The first answer is encoded after the whole prompt, which confirms what was looked up behind its tail.
+        texts = [text for p in pairs for text in (p.clean, p.corrupt, p.clean + p.answers[0])]
+        ids = encode(tokenizer, texts)
+        for i, (slot, pair) in enumerate(zip(empty, pairs, strict=True)):
+            clean, corrupt, answered = ids[3 * i : 3 * i + 3]
+            answers = [lookup(pair.clean, text) for text in pair.answers]
+            wrong = [lookup(pair.clean, text) for text in pair.wrong]
+            reason = fault(pair, clean, corrupt, answers, wrong)
+            if not reason and answered != [*clean, answers[0]]:
+                reason = "an answer is not one token after the prompt"
+            if not reason and pair.clean in seen:
+                reason = "the same prompt came up again"
+            if reason:
+                reasons[reason] += 1
+                continue
+            seen.add(pair.clean)
+            rows[slot] = (
+                pair,
+                clean,
+                corrupt,
+                [a for a in answers if a is not None],
+                [w for w in wrong if w is not None],
+            )
+    if len(rows) < n:
+        raise InputError(
+            f"Task {name} found {len(rows)} of {n} prompts for the tokenizer {tokenizer_name(tokenizer)}; "
+            f"most often {reasons.most_common(1)[0][0]}.\nAsk for fewer prompts, or use another task."
+        )
+    kept = [rows[slot] for slot in range(n)]
+    return Task(
+        name=name,
+        metric=metric,
+        clean=[row[0].clean for row in kept],
+        corrupt=[row[0].corrupt for row in kept],
+        clean_ids=[row[1] for row in kept],
+        corrupt_ids=[row[2] for row in kept],
+        answers=[row[3] for row in kept],
+        wrong=[row[4] for row in kept],
+        tokenizer=tokenizer_name(tokenizer),
+        seed=seed,
+    )
+
+
+def fault(
+    pair: Pair,
+    clean: list[int],
+    corrupt: list[int],
+    answers: Sequence[int | None],
+    wrong: Sequence[int | None],
+) -> str:
+    """Why the tokenizer cannot carry the pair, or an empty string."""
+    if len(clean) != len(corrupt):
+        return "clean and corrupt prompt differ in length"
+    if sum(a != b for a, b in zip(clean, corrupt, strict=True)) != pair.changed:
+        return "a changed word is not one token"
+    if None in answers or None in wrong:
+        return "an answer is not one token after the prompt"
+    if set(answers) & set(wrong):
+        return "a right and a wrong answer begin with the same token"
+    return ""
