@@ -181,7 +181,9 @@ def install(hf: PreTrainedModel) -> Reach:
             past = kwargs.get("past_key_values")
             _START.set(int(past.get_seq_length()) if past is not None else 0)
 
-    hf.base_model.register_forward_pre_hook(note_start, with_kwargs=True)
+    # Some models skip their own base model (OPT calls its decoder), some users call nothing else.
+    for entrance in {hf, hf.base_model}:
+        entrance.register_forward_pre_hook(note_start, with_kwargs=True)
     return reach
 
 

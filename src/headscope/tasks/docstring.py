@@ -62,7 +62,5 @@ def draw(rng: random.Random, slot: int, arguments: Sequence[str]) -> Pair:
 
 def docstring(tokenizer: PreTrainedTokenizerBase, *, n: int = 100, seed: int = 0) -> Task:
     """n Docstring pairs for the tokenizer; the metric is the logit difference to the best wrong argument."""
-    arguments = single_tokens(tokenizer, "(self,", ARGUMENTS)
-    # With too few names left `build` is given all of them, so that it says why it fails.
-    arguments = arguments if len(arguments) >= 2 * SIGNATURE else ARGUMENTS
+    arguments = single_tokens("docstring", tokenizer, ARGUMENTS, after="(self,", least=2 * SIGNATURE)
     return build("docstring", "logit-diff", lambda rng, slot: draw(rng, slot, arguments), tokenizer, n=n, seed=seed)

@@ -86,8 +86,9 @@ def calendar(split: Split, years: Collection[str]) -> Calendar:
         corrupt = corrupted(start, split)
         before, after = pieces(start, split.sizes), pieces(corrupt, split.sizes)
         differing = sum(a != b for a, b in zip(before, after, strict=True))
-        answers, wrong = without_starts.ends(start)
-        return corrupt in known and start > corrupt and differing == changed_tokens(split) and bool(answers and wrong)
+        if corrupt not in known or start <= corrupt or differing != changed_tokens(split):
+            return False
+        return all(without_starts.ends(start))
 
     without_starts = Calendar(split, known, ())
     return Calendar(split, known, tuple(start for start in sorted(known) if fits(start)))

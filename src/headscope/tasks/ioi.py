@@ -37,7 +37,7 @@ OPENINGS = (
     "After {a} and {b} came to the {place},",
     "One day, {a} and {b} went to the {place}, and",
     "Then {a} and {b} had a long talk at the {place}, and",
-    "Today {a} and {b} played together at the {place}, and",
+    "Yesterday, {a} and {b} played together at the {place}, and",
 )
 
 ACTIONS = (
@@ -64,13 +64,11 @@ def fill(template: str, rng: random.Random, slot: int, names: Sequence[str]) -> 
     return Pair(clean, corrupt, (f" {indirect}",), (f" {subject}",), changed=1)
 
 
+def usable_names(task: str, tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    return single_tokens(task, tokenizer, NAMES, after="One day,", least=3)
+
+
 def ioi(tokenizer: PreTrainedTokenizerBase, *, n: int = 100, seed: int = 0) -> Task:
     """n IOI pairs for the tokenizer; the metric is the logit difference."""
-    names = usable_names(tokenizer)
+    names = usable_names("ioi", tokenizer)
     return build("ioi", "logit-diff", lambda rng, slot: draw(rng, slot, names), tokenizer, n=n, seed=seed)
-
-
-def usable_names(tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """The names that are one token after a word; all of them if too few are, so that `build` says why it fails."""
-    names = single_tokens(tokenizer, "One day,", NAMES)
-    return names if len(names) >= 3 else NAMES

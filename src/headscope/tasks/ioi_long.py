@@ -20,11 +20,13 @@ from headscope.tasks.task import Pair, Task, build
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+# The names come after a few words: small models confuse a name that opens the text with the other one.
 OPENINGS = (
     "One day, {a} and {b} went to the {place}.",
-    "Today {a} and {b} met at the {place}.",
-    "{a} and {b} spent the day at the {place}.",
+    "Yesterday, {a} and {b} went to the {place} together.",
     "In the morning, {a} and {b} walked to the {place}.",
+    "On a fine day, {a} and {b} played at the {place}.",
+    "This morning, {a} and {b} met at the {place}.",
 )
 
 DISTRACTORS = (
@@ -53,5 +55,5 @@ def draw(rng: random.Random, slot: int, names: Sequence[str]) -> Pair:
 
 def ioi_long(tokenizer: PreTrainedTokenizerBase, *, n: int = 100, seed: int = 0) -> Task:
     """n IOI Long pairs for the tokenizer; the metric is the logit difference."""
-    names = usable_names(tokenizer)
+    names = usable_names("ioi-long", tokenizer)
     return build("ioi-long", "logit-diff", lambda rng, slot: draw(rng, slot, names), tokenizer, n=n, seed=seed)

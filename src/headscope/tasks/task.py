@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headscope.errors import InputError
 
@@ -30,6 +30,8 @@ ATTEMPTS = 30
 # instead of the whole prompt lets prompts share the lookup.
 TAIL = 16
 
+SEVERAL = -1
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -40,6 +42,17 @@ class Pair:
     answers: tuple[str, ...]
     wrong: tuple[str, ...]
     changed: int  # words (or digits) in which the prompts differ, each to be one token
+
+
+class Row(NamedTuple):
+    """A pair and what the tokenizer makes of it."""
+
+    pair: Pair
+    clean: list[int]
+    corrupt: list[int]
+    answered: list[int]  # the whole clean prompt with its first answer, to confirm what was looked up
+    answers: list[int]
+    wrong: list[int]
 
 
 @dataclass(frozen=True)
@@ -109,11 +122,12 @@ def refuse_closing_token(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 class Continuations:
-    """Looks up which single token a text becomes after a prompt, None where it is not exactly one."""
+    """Looks up which single token a text becomes after a prompt, SEVERAL where it is not exactly one."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
+        refuse_closing_token(tokenizer)
         self.tokenizer = tokenizer
-        self.known: dict[tuple[str, str], int | None] = {}
+        self.known: dict[tuple[str, str], int] = {}
 
     def learn(self, wanted: Iterable[tuple[str, str]]) -> None:
         """Encodes the (prompt, text) combinations whose tail has not been met, in one batch."""
@@ -123,17 +137,25 @@ class Continuations:
         joined = encode(self.tokenizer, [tail + text for tail, text in new])
         for (tail, text), ids in zip(new, joined, strict=True):
             single = len(ids) > 0 and ids[:-1] == ids_of[tail]
-            self.known[tail, text] = ids[-1] if single else None
+            self.known[tail, text] = ids[-1] if single else SEVERAL
 
-    def __call__(self, prompt: str, text: str) -> int | None:
+    def __call__(self, prompt: str, text: str) -> int:
         return self.known[prompt[-TAIL:], text]
 
 
-def single_tokens(tokenizer: PreTrainedTokenizerBase, before: str, words: Sequence[str]) -> list[str]:
-    """Those words that are one token when they follow `before` and a space."""
+def single_tokens(
+    task: str, tokenizer: PreTrainedTokenizerBase, words: Sequence[str], *, after: str, least: int
+) -> list[str]:
+    """Those of the task's words that are one token when they follow `after` and a space, of which it needs some."""
     lookup = Continuations(tokenizer)
-    lookup.learn((before, " " + word) for word in words)
-    return [word for word in words if lookup(before, " " + word) is not None]
+    lookup.learn((after, " " + word) for word in words)
+    kept = [word for word in words if lookup(after, " " + word) != SEVERAL]
+    if len(kept) < least:
+        raise InputError(
+            f"Task {task} needs {least} of its words as single tokens, found {len(kept)} of {len(words)} in the "
+            f"tokenizer {tokenizer_name(tokenizer)}.\nUse another task for this model, or a JSONL file of your own."
+        )
+    return kept
 
 
 def build(
@@ -148,9 +170,8 @@ def build(
     """Draws n pairs that the tokenizer can carry; `draw` gets a random stream and the slot's number."""
     if n < 1:
         raise InputError(f"Task {name} needs at least 1 prompt, found n = {n}.")
-    refuse_closing_token(tokenizer)
     lookup = Continuations(tokenizer)
-    rows: dict[int, tuple[Pair, list[int], list[int], list[int], list[int]]] = {}
+    rows: dict[int, Row] = {}
     seen: set[str] = set()
     reasons: Counter[str] = Counter()
     for attempt in range(ATTEMPTS):
@@ -158,30 +179,13 @@ def build(
         if not empty:
             break
         pairs = [draw(random.Random(f"{seed} {slot} {attempt}"), slot) for slot in empty]
-        lookup.learn((pair.clean, text) for pair in pairs for text in pair.answers + pair.wrong)
-        # The first answer is encoded after the whole prompt, which confirms what was looked up behind its tail.
-        texts = [text for p in pairs for text in (p.clean, p.corrupt, p.clean + p.answers[0])]
-        ids = encode(tokenizer, texts)
-        for i, (slot, pair) in enumerate(zip(empty, pairs, strict=True)):
-            clean, corrupt, answered = ids[3 * i : 3 * i + 3]
-            answers = [lookup(pair.clean, text) for text in pair.answers]
-            wrong = [lookup(pair.clean, text) for text in pair.wrong]
-            reason = fault(pair, clean, corrupt, answers, wrong)
-            if not reason and answered != [*clean, answers[0]]:
-                reason = "an answer is not one token after the prompt"
-            if not reason and pair.clean in seen:
-                reason = "the same prompt came up again"
+        for slot, row in zip(empty, encode_pairs(pairs, tokenizer, lookup), strict=True):
+            reason = "the same prompt came up again" if row.pair.clean in seen else fault(row)
             if reason:
                 reasons[reason] += 1
-                continue
-            seen.add(pair.clean)
-            rows[slot] = (
-                pair,
-                clean,
-                corrupt,
-                [a for a in answers if a is not None],
-                [w for w in wrong if w is not None],
-            )
+            else:
+                seen.add(row.pair.clean)
+                rows[slot] = row
     if len(rows) < n:
         raise InputError(
             f"Task {name} found {len(rows)} of {n} prompts for the tokenizer {tokenizer_name(tokenizer)}; "
@@ -191,31 +195,41 @@ def build(
     return Task(
         name=name,
         metric=metric,
-        clean=[row[0].clean for row in kept],
-        corrupt=[row[0].corrupt for row in kept],
-        clean_ids=[row[1] for row in kept],
-        corrupt_ids=[row[2] for row in kept],
-        answers=[row[3] for row in kept],
-        wrong=[row[4] for row in kept],
+        clean=[row.pair.clean for row in kept],
+        corrupt=[row.pair.corrupt for row in kept],
+        clean_ids=[row.clean for row in kept],
+        corrupt_ids=[row.corrupt for row in kept],
+        answers=[row.answers for row in kept],
+        wrong=[row.wrong for row in kept],
         tokenizer=tokenizer_name(tokenizer),
         seed=seed,
     )
 
 
-def fault(
-    pair: Pair,
-    clean: list[int],
-    corrupt: list[int],
-    answers: Sequence[int | None],
-    wrong: Sequence[int | None],
-) -> str:
+def encode_pairs(pairs: Sequence[Pair], tokenizer: PreTrainedTokenizerBase, lookup: Continuations) -> list[Row]:
+    lookup.learn((pair.clean, text) for pair in pairs for text in pair.answers + pair.wrong)
+    ids = encode(tokenizer, [text for p in pairs for text in (p.clean, p.corrupt, p.clean + p.answers[0])])
+    return [
+        Row(
+            pair,
+            clean=ids[3 * i],
+            corrupt=ids[3 * i + 1],
+            answered=ids[3 * i + 2],
+            answers=[lookup(pair.clean, text) for text in pair.answers],
+            wrong=[lookup(pair.clean, text) for text in pair.wrong],
+        )
+        for i, pair in enumerate(pairs)
+    ]
+
+
+def fault(row: Row) -> str:
     """Why the tokenizer cannot carry the pair, or an empty string."""
-    if len(clean) != len(corrupt):
+    if len(row.clean) != len(row.corrupt):
         return "clean and corrupt prompt differ in length"
-    if sum(a != b for a, b in zip(clean, corrupt, strict=True)) != pair.changed:
+    if sum(a != b for a, b in zip(row.clean, row.corrupt, strict=True)) != row.pair.changed:
         return "a changed word is not one token"
-    if None in answers or None in wrong:
+    if SEVERAL in row.answers + row.wrong or row.answered != [*row.clean, row.answers[0]]:
         return "an answer is not one token after the prompt"
-    if set(answers) & set(wrong):
+    if set(row.answers) & set(row.wrong):
         return "a right and a wrong answer begin with the same token"
     return ""
