@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.nn.functional import cross_entropy
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from headscope.tasks import TASKS, Task
 from headscope.tasks.docstring import ARGUMENTS
@@ -79,6 +79,7 @@ def train_tokenizer(rng: random.Random) -> PreTrainedTokenizerFast:
 
 
 def new_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    end = tokenizer.get_vocab()[END]
     return LlamaForCausalLM(
         LlamaConfig(
             vocab_size=len(tokenizer),
@@ -89,9 +90,9 @@ def new_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
             num_key_value_heads=2,
             max_position_embeddings=256,
             tie_word_embeddings=True,
-            bos_token_id=tokenizer.bos_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
+            bos_token_id=end,
+            eos_token_id=end,
+            pad_token_id=end,
         )
     )
 
@@ -160,7 +161,8 @@ def main() -> None:
 
     model.save_pretrained(options.out)
     tokenizer.save_pretrained(options.out)
-    model = AutoModelForCausalLM.from_pretrained(options.out)
+    (options.out / "model.safetensors").chmod(0o644)  # it is written for its owner alone, and packages keep that
+    model = LlamaForCausalLM.from_pretrained(options.out)
     tokenizer = AutoTokenizer.from_pretrained(options.out)
     for name, make in TASKS.items():
         print(f"{name:13s} accuracy on held-out prompts {accuracy(model, make(tokenizer, n=HELD_OUT, seed=0)):.3f}")

@@ -224,7 +224,9 @@ def _hook_projections(hf: PreTrainedModel) -> Reach:
     n_layers, n_heads = config.num_hidden_layers, config.num_attention_heads
     widths = []
     for layer in range(n_layers):
-        projection = hf.get_submodule(PROJECTIONS[config.model_type].format(layer=layer))
+        path = PROJECTIONS[config.model_type].format(layer=layer)
+        projection = hf.get_submodule(path)
+        hf.get_submodule(path.rpartition(".")[0]).headscope_site = _Site(hf, layer)  # pyright: ignore[reportArgumentType]
         projection.register_forward_pre_hook(_ProjectionHook(_Site(hf, layer), n_heads))
         widths.append(cast(nn.Linear, projection).in_features // n_heads)
     return Reach("projection", n_layers, n_heads, tuple(widths))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -23,10 +23,17 @@ TOKENS = 2048
 
 
 def batches(task: Task, tokens: int = TOKENS) -> list[list[int]]:
-    """Prompt numbers grouped so that a batch has one length and needs no padding, at most about `tokens` in all."""
+    """Prompt numbers grouped so that a batch has one length and needs no padding, at most about `tokens` in all.
+
+    Prompts whose pair differs late stand together, because what comes before need not be run again."""
     by_length: dict[int, list[int]] = defaultdict(list)
-    for i, ids in enumerate(task.clean_ids):
-        by_length[len(ids)].append(i)
+
+    def first_difference(i: int) -> int:
+        pair = zip(task.clean_ids[i], task.corrupt_ids[i], strict=True)
+        return next((at for at, (a, b) in enumerate(pair) if a != b), 0)
+
+    for i in sorted(range(len(task)), key=first_difference):
+        by_length[len(task.clean_ids[i])].append(i)
     groups = []
     for length, members in sorted(by_length.items()):
         size = max(1, tokens // length)
@@ -54,6 +61,19 @@ class AnswerTokens:
         answers, has_answer = _pad([task.answers[i] for i in rows], device)
         wrong, has_wrong = _pad([task.wrong[i] for i in rows], device)
         return cls(task.metric, answers, wrong, has_answer, has_wrong)
+
+    @classmethod
+    def first_two(cls, rows: int, device: torch.device) -> AnswerTokens:
+        """Token 1 against token 2 for every row: a stand-in for models without a task."""
+        has = torch.ones(rows, 1, dtype=torch.bool, device=device)
+        return cls("logit-diff", has.long(), has.long() * 2, has, has)
+
+    def narrowed(self) -> tuple[Tensor, AnswerTokens]:
+        """The tokens that a logit difference reads, and the same metric on logits of those tokens only."""
+        both = torch.cat([self.answers_BA, self.wrong_BA], dim=1)
+        wanted, places = both.unique(return_inverse=True)
+        answers, wrong = places.split([self.answers_BA.shape[1], self.wrong_BA.shape[1]], dim=1)
+        return wanted, replace(self, answers_BA=answers, wrong_BA=wrong)
 
     def __call__(self, logits_BV: Tensor) -> Tensor:
         """The metric per prompt, (B,)."""

@@ -68,6 +68,12 @@ class Scores(Record):
     per_prompt: np.ndarray  # (N, L, H)
     settings: dict[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, model: str, task: Any, method: str, per_prompt: np.ndarray, **settings: Any) -> Scores:
+        """Scores from one array per prompt, (N, L, H)."""
+        values = per_prompt.mean(axis=0, dtype=np.float64).astype(np.float32)
+        return cls(model, task.name, method, values, per_prompt, {"n": len(task), "seed": task.seed, **settings})
+
     def ranked(self, *, signed: bool = False) -> list[tuple[int, int]]:
         """All heads, the one that matters most first: by absolute value, or from most positive to most negative."""
         key = self.values if signed else np.abs(self.values)
