@@ -1,0 +1,34 @@
+# Everything works on a fresh machine with Python 3.11+ and make: each target sets up what it needs.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: setup demo test lint bench clean
+
+setup: $(VENV)/.ready
+
+# torch first and pinned: without the pin pip may take a build with gigabytes of GPU libraries.
+$(VENV)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+demo: setup
+	$(BIN)/headscope heads smollm2-135m --task ioi --n 32 --out runs/demo
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+bench: setup
+	$(BIN)/python bench/heads.py
+
+clean:
+	rm -rf $(VENV) runs
