@@ -1,6 +1,6 @@
 """What head methods cost, as multiples of one plain forward pass of the same prompts (all logits).
 
-    python bench/heads.py
+python bench/heads.py
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import headscope as hs
 
 def main() -> None:
     model = gpt2_small()
-    table = Table("Work", "Pairs differ in", "Cost", "lowest to highest", "Bar", title="GPT-2-small shape, 16 pairs of 16")
+    table = Table(
+        "Work", "Pairs differ in", "Cost", "lowest to highest", "Bar", title="GPT-2-small shape, 16 pairs of 16"
+    )
     for differ, bars in ((6, (24, 60, 5)), (16, (55, 115, 5))):
         task = pairs(differ)
         ids = torch.tensor(task.clean_ids)

@@ -15,8 +15,8 @@ from headscope.tasks.ioi import NAMES
 from headscope.tasks.task import single_tokens
 
 FOLDER = Path(headscope.__file__).parent / "models" / "nano"
-# tools/train_nano.py holds out the prompts of another seed; nearly all of these were never drawn either.
-SEED = 11
+# The seed whose prompts tools/train_nano.py keeps out of training; their words and templates are the trained ones.
+SEED = 0
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headscope import methods, tasks
+    from headscope.curves import Multiplier, multiplier, sweep
     from headscope.errors import HeadscopeError, InputError, SetupError
     from headscope.interventions import Recording, gated, masked, patched, record
     from headscope.measure import Check, check
@@ -26,6 +27,7 @@ __version__ = "0.1.0"
 
 # The public door. Each name is fetched from its module when first used: importing headscope does not import torch.
 _DOOR = {
+    "headscope.curves": ("Multiplier", "multiplier", "sweep"),
     "headscope.errors": ("HeadscopeError", "InputError", "SetupError"),
     "headscope.interventions": ("Recording", "gated", "masked", "patched", "record"),
     "headscope.measure": ("Check", "check"),
@@ -35,8 +37,9 @@ _DOOR = {
 _HOME = {name: module for module, names in _DOOR.items() for name in names}
 
 __all__ = [
-    "Check", "Circuit", "Curve", "HeadscopeError", "InputError", "Model", "Recording", "Scores", "SetupError",
-    "check", "gated", "load", "masked", "methods", "patched", "record", "tasks",
+    "Check", "Circuit", "Curve", "HeadscopeError", "InputError", "Model", "Multiplier", "Recording", "Scores", "SetupError",
+    "check", "gated", "load", "masked", "methods", "multiplier", "patched", "record",
+    "sweep", "tasks",
 ]  # fmt: skip
 
 

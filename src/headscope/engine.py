@@ -110,7 +110,7 @@ class Session:
         self.engine = engine or engine_of(model)
         self.start = 0
         if other_ids is not None:
-            with record(model) as z_other, _narrow_head(model, tokens)[0]:
+            with record(model) as z_other, narrow_head(model, tokens)[0]:
                 answer_logits(model, other_ids)
             fill = [z_other[layer] for layer in range(model.n_layers)]
             if self.engine.fast:
@@ -133,7 +133,7 @@ class Session:
 
             hooks.append(parts.layer.register_forward_pre_hook(keep, with_kwargs=True))
         cache = DynamicCache() if start else None
-        narrow, tokens = _narrow_head(model, self.tokens)
+        narrow, tokens = narrow_head(model, self.tokens)
         try:
             with record(model) as z, narrow:
                 inputs = model.batch(self.ids)
@@ -184,7 +184,7 @@ class Session:
             with patched(self.model, keep_RLH, fill=fill):
                 logits_RV = answer_logits(self.model, self.ids * C)
             return torch.stack([self.tokens(logits_BV) for logits_BV in logits_RV.split(B)])
-        narrow, tokens = _narrow_head(self.model, self.tokens)
+        narrow, tokens = narrow_head(self.model, self.tokens)
         tap = self._tap(keep_CBLH)
         with ExitStack() as stack:
             token = _PASS.set(self)
@@ -316,7 +316,7 @@ def _replaced(module: nn.Module, forward: Callable) -> Iterator[None]:
             module.forward = had  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _narrow_head(model: Model, tokens: AnswerTokens) -> tuple[Any, AnswerTokens]:
+def narrow_head(model: Model, tokens: AnswerTokens) -> tuple[Any, AnswerTokens]:
     """A block in which the unembedding gives only the logits that the metric reads, and the metric on those."""
     head = model.hf.get_output_embeddings()
     if tokens.metric != "logit-diff" or type(head) is not nn.Linear:

@@ -20,7 +20,8 @@ from headscope.tasks.task import Pair, Task, build
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# The names come after a few words: small models confuse a name that opens the text with the other one.
+# Chosen by trying: over this distance SmolLM2-135M mixed up the names after "Today {a} and {b} met ..." and after a
+# text that begins with a name, but not after these. Why was not looked into.
 OPENINGS = (
     "One day, {a} and {b} went to the {place}.",
     "Yesterday, {a} and {b} went to the {place} together.",

@@ -1,0 +1,45 @@
+"""Attribution patching with integrated gradients.
+
+    score(h) = sum over positions of (z_clean - z_corrupt) . mean over a of d m(x_a) / d z,
+    x_a = corrupt + a * (clean - corrupt) at the token embeddings
+
+The gradient is averaged over runs between the corrupt and the clean prompt, which mends attribution where the metric
+is flat at the clean end. The points a are the middles of `steps` equal parts. Cost: two forward passes, and a
+forward and a backward pass per step.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headscope.errors import InputError
+from headscope.gradients import embeddings, z_and_gradient, z_of
+from headscope.measure import AnswerTokens, per_prompt
+from headscope.models.model import Model
+from headscope.results import Scores
+from headscope.tasks.task import Task
+
+
+def attribution_ig(model: Model, task: Task, *, steps: int = 5) -> Scores:
+    """Attribution with the gradient averaged over points between the corrupt and the clean embeddings.
+
+    steps: how many points.
+    """
+    if steps < 1:
+        raise InputError(f"attribution-ig needs at least 1 step, found {steps}.")
+
+    def run(rows: list[int], tokens: AnswerTokens) -> Tensor:
+        clean_ids, corrupt_ids = ([ids[i] for i in rows] for ids in (task.clean_ids, task.corrupt_ids))
+        clean, corrupt = z_of(model, clean_ids, tokens), z_of(model, corrupt_ids, tokens)
+        near, far = embeddings(model, corrupt_ids), embeddings(model, clean_ids)
+        total_BLH = torch.zeros(len(rows), model.n_layers, model.n_heads, device=model.device)
+        for step in range(steps):
+            point_BTD = near + (step + 0.5) / steps * (far - near)
+            _, gradient = z_and_gradient(model, clean_ids, tokens, embedding_BTD=point_BTD)
+            by_layer = [((a - b) * g).sum(dim=(1, 3)) for a, b, g in zip(clean, corrupt, gradient, strict=True)]
+            total_BLH += torch.stack(by_layer, dim=1)
+        return total_BLH / steps
+
+    values = per_prompt(model, task, run, f"Attribution-IG of {model.name} on {task.name}")
+    return Scores.of(model.name, task, "attribution-ig", values, steps=steps)

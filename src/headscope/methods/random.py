@@ -1,0 +1,19 @@
+"""Random scores: the ranking that knows nothing, to compare others with. Cost: none."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headscope.models.model import Model
+from headscope.results import Scores
+from headscope.tasks.task import Task
+
+
+def random(model: Model, task: Task, *, seed: int = 0) -> Scores:
+    """Random scores, for reference.
+
+    seed: of the scores; every prompt gets its own, and the task's ranking comes from their mean as always.
+    """
+    draw = np.random.default_rng(seed)
+    values = draw.normal(size=(len(task), model.n_layers, model.n_heads)).astype(np.float32)
+    return Scores.of(model.name, task, "random", values, random_seed=seed)
