@@ -41,7 +41,8 @@ def pairs(differ: int) -> Task:
 
 def ratio(plain: Callable[[], object], work: Callable[[], object], rounds: int = 5) -> tuple[float, float, float]:
     """Median, lowest and highest of work's time over plain's, each measurement of work between two of plain."""
-    plain(), work()
+    plain()
+    work()
 
     def seconds(run: Callable[[], object]) -> float:
         began = time.perf_counter()

@@ -21,7 +21,8 @@ import headscope
 from headscope.errors import HeadscopeError, InputError
 
 if TYPE_CHECKING:
-    from headscope.studies.heads import HeadResult
+    from headscope.results import Scores
+    from headscope.studies.heads import HeadStudy
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -87,44 +88,64 @@ def heads(
     models: Models,
     task: Tasks,
     method: Annotated[
-        str, typer.Option("--method", "-m", help="How to score heads (`headscope list methods`).")
+        str, typer.Option("--method", "-m", help="How to score heads, separated by commas (`headscope list methods`).")
     ] = "patching",
+    ranking: Annotated[
+        str, typer.Option(help="Rank heads once per `task`, anew for every `prompt`, or both: task,prompt.")
+    ] = "task",
+    fill: Annotated[
+        str, typer.Option(help="What replaces a head that is not kept: corrupt, mean or zero.")
+    ] = "corrupt",
+    signed: Annotated[
+        bool, typer.Option("--signed", help="Rank from most positive to most negative, not by absolute score.")
+    ] = False,
+    threshold: Annotated[float, typer.Option(help="Explained effect at which curves are compared.")] = 0.9,
+    draws: Annotated[int, typer.Option(min=0, help="Random rankings for the grey reference band; 0 for none.")] = 3,
     n: Prompts = 100,
     seed: Seed = 0,
     to: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="Run folder; by default one under runs/, named after the settings."),
+        Path | None, typer.Option("--out", "-o", help="Run folder; by default one under runs/ for these settings.")
     ] = None,
+    figures: Annotated[str, typer.Option("--format", help="Figure formats: png, svg, pdf.")] = "png,svg,pdf",
     top: Annotated[int, typer.Option(min=1, help="Heads to list.")] = 10,
     as_json: AsJson = False,
 ) -> None:
-    """Score every attention head of one or more models on one or more tasks, and draw the head maps.
+    """Which heads does a model use, and how few of them are enough?
 
+    Scores every head of one or more models on one or more tasks, sweeps the number of heads kept, and draws explained
+    effect against heads kept with the multiplier between the first series and the others, and head maps.
     A run that was stopped goes on where it was when the same command is given again.
 
-    Example: `headscope heads smollm2-135m --task ioi --n 50`
+    Examples: `headscope heads smollm2-135m --task ioi --n 50`,
+    `headscope heads smollm2-135m --task ioi,docstring --ranking task,prompt`
     """
     names = _split(task)
     for name in names:
         _known_task(name)
-    settings = {"models": models, "tasks": names, "method": method, "n": n, "seed": seed}
-    folder = to or _default_folder("heads", settings)
+    options = {
+        "methods": _split(method), "rankings": _split(ranking), "fill": fill, "signed": signed, "draws": draws,
+        "n": n, "seed": seed,
+    }  # fmt: skip
+    folder = to or _default_folder("heads", {"models": models, "tasks": names, **options})
 
     from headscope.progress import shown
-    from headscope.studies.heads import study_heads
+    from headscope.studies.heads import study_heads, summary
 
-    results = []
     with shown():
-        for result in study_heads(models, names, out=folder, method_name=method, n=n, seed=seed):
-            results.append(result)
-            if not as_json:
-                out.print(_top_heads(result, top))
+        study = study_heads(models, names, out=folder, threshold=threshold, formats=_split(figures), **options)
+    curves = [summary(curve, threshold) for curve in study.curves + study.bands]
     if as_json:
-        _print_json({"run": str(folder), "results": [_as_dict(result, top) for result in results]})
+        _print_json(_study_as_dict(study, curves, top))
         return
-    _warn_unusable([result.check for result in results])
-    for result in results:
-        out.print(f"Picture: {result.files[0]}", soft_wrap=True)
+    for scores in study.scores:
+        out.print(_top_heads(scores, top))
+    out.print(_curve_table(curves, threshold))
+    for task_name, label, found in study.multipliers:
+        out.print(f"{task_name}: {study.curves[0].label} against {label}: {found}", soft_wrap=True, highlight=False)
+    _warn_unusable(study.checks)
+    for path in study.figures:
+        if path.suffix == ".png":
+            out.print(f"Picture: {path}", soft_wrap=True)
     out.print(f"Everything: {folder}", soft_wrap=True)
 
 
@@ -188,32 +209,47 @@ def _default_folder(command: str, settings: dict) -> Path:
     return Path("runs") / f"{command}-{models}-{digest}"
 
 
-def _top_heads(result: HeadResult, top: int) -> Table:
-    scores = result.scores
-    title = (
-        f"{scores.model} on {scores.task}: accuracy {result.check.accuracy:.2f}, "
-        f"{result.check.metric_name} {result.check.metric:.2f} (corrupt {result.check.corrupt_metric:.2f})"
-    )
+def _top_heads(scores: Scores, top: int) -> Table:
+    title = f"{scores.model} on {scores.task}: the heads that matter most"
     table = Table(
         "Rank", "Head", "Score", "", title=title, caption=f"{scores.method}, {len(scores.per_prompt)} prompts"
     )
     rows = scores.top(top)
     largest = max(abs(score) for _, score in rows) or 1.0
     for rank, (name, score) in enumerate(rows, 1):
-        length = round(24 * abs(score) / largest)
-        table.add_row(
-            str(rank), name, f"{score:+.3f}", f"[{'dark_orange' if score > 0 else 'medium_purple'}]{'█' * length}"
-        )
+        colour, length = ("dark_orange", "medium_purple")[score < 0], round(24 * abs(score) / largest)
+        table.add_row(str(rank), name, f"{score:+.3f}", f"[{colour}]{'█' * length}")
     return table
 
 
-def _as_dict(result: HeadResult, top: int) -> dict:
+def _curve_table(curves: list[dict], threshold: float) -> Table:
+    columns = ("Model", "Task", "Method", "Ranking", f"Heads for {threshold:g}", "of", "Area", "CPR", "CMD")
+    signed = curves[0]["signed"]
+    caption = "CPR, CMD: areas at MIB's sizes, ranked by " + ("signed" if signed else "absolute") + " score"
+    table = Table(*columns, title="Explained effect against heads kept", caption=caption)
+    for c in curves:
+        at = c["heads_at_threshold"]
+        row = (c["model"], c["task"], c["method"], c["ranking"], "not reached" if at is None else f"{at:.1f}")
+        table.add_row(*row, str(c["heads"]), f"{c['area']:.3f}", f"{c['cpr']:.3f}", f"{c['cmd']:.3f}")
+    return table
+
+
+def _study_as_dict(study: HeadStudy, curves: list[dict], top: int) -> dict:
     return {
-        **asdict(result.check),
-        "usable": result.check.usable,
-        "method": result.scores.method,
-        "top": [{"head": name, "score": score} for name, score in result.scores.top(top)],
-        "files": [str(path) for path in result.files],
+        "run": str(study.folder),
+        "checks": [{**asdict(found), "usable": found.usable} for found in study.checks],
+        "scores": [
+            {
+                "model": s.model,
+                "task": s.task,
+                "method": s.method,
+                "top": [{"head": h, "score": v} for h, v in s.top(top)],
+            }
+            for s in study.scores
+        ],
+        "curves": curves,
+        "multipliers": [{"task": task, "against": label, **asdict(m)} for task, label, m in study.multipliers],
+        "figures": [str(path) for path in study.figures],
     }
 
 

@@ -10,7 +10,7 @@ Shape letters: P points of the curve, N prompts, B prompts of a batch, L layers,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -55,8 +55,8 @@ def sweep(
     shape = (model.n_layers, model.n_heads)
     if scores.values.shape != shape or len(scores.per_prompt) != len(task):
         raise InputError(
-            f"These scores are for {scores.values.shape[0]} x {scores.values.shape[1]} heads and {len(scores.per_prompt)} "
-            f"prompts; {model.name} has {shape[0]} x {shape[1]} and the task {len(task)}. Score this model on this task."
+            f"These scores are of shape {scores.per_prompt.shape} (prompts, layers, heads); {model.name} on this task needs "
+            f"{(len(task), *shape)}. Score this model on this task."
         )
     counts = np.array(sorted(set(grid(shape[0] * shape[1]) if k is None else k)))
     if counts.min() < 0 or counts.max() > shape[0] * shape[1]:
@@ -78,6 +78,25 @@ def sweep(
         scores, counts, np.stack(kept), clean, corrupt, resamples=resamples, seed=seed, ranking=ranking, signed=signed,
         fill=fill,
     )  # fmt: skip
+
+
+def random_band(
+    model: Model, task: Task, *, draws: int = 3, fill: str = "corrupt", points: int = 13, seed: int = 0
+) -> Curve:
+    """What rankings that know nothing give: mean over `draws` random rankings, with their lowest and highest."""
+    total = model.n_layers * model.n_heads
+    counts = sorted({round(total * at / (points - 1)) for at in range(points)})
+    curves = []
+    for one in range(draws):
+        values = np.random.default_rng([seed, one]).normal(size=(1, model.n_layers, model.n_heads))
+        scores = Scores.of(model.name, task, "random", np.repeat(values, len(task), axis=0))
+        curves.append(sweep(model, task, scores, fill=fill, k=counts, resamples=0))
+    explained = np.stack([curve.explained for curve in curves])
+    mean, metrics = explained.mean(0), np.mean([curve.metrics for curve in curves], axis=0)
+    settings = {**curves[0].settings, "draws": draws}
+    return replace(
+        curves[0], explained=mean, low=explained.min(0), high=explained.max(0), metrics=metrics, settings=settings
+    )
 
 
 def grid(total: int) -> list[int]:

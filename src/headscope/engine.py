@@ -47,7 +47,7 @@ _PASS: ContextVar[object | None] = ContextVar("headscope_pass", default=None)
 
 @dataclass(frozen=True)
 class Parts:
-    """Where one layer keeps what the engine replaces. `projection` and `norm` may be missing: a step is left out then."""
+    """Where one layer keeps what the engine replaces. Without `projection` or `norm` a step is left out."""
 
     layer: nn.Module
     attention: nn.Module
@@ -145,8 +145,8 @@ class Session:
         self._z = [z[layer][:, start:] for layer in range(model.n_layers)]
         self._prefix = []
         if cache is not None:
-            pairs = [(layer.keys, layer.values) for layer in cache.layers]
-            self._prefix = [(k[..., :start, :].clone(), v[..., :start, :].clone()) for k, v in pairs]  # pyright: ignore[reportOptionalSubscript]
+            pairs: list[tuple[Any, Any]] = [(vars(layer)["keys"], vars(layer)["values"]) for layer in cache.layers]
+            self._prefix = [(k[..., :start, :].clone(), v[..., :start, :].clone()) for k, v in pairs]
 
     def metrics(self, keep: Tensor) -> Tensor:
         """Metric of every prompt under every mask, (C, B). keep: (C, L, H), or (C, B, L, H) for masks per prompt."""

@@ -23,8 +23,8 @@ FILLS = ("corrupt", "mean", "zero")
 def session_opener(model: Model, task: Task, fill: str) -> Callable[[list[int], AnswerTokens], Session]:
     """A function that opens a session on some of the task's clean prompts, with closed heads filled as asked.
 
-    corrupt: the value of the same head in the corrupt prompt's run. mean: its mean over all clean prompts and positions.
-    zero: nothing.
+    corrupt: the value of the same head in the corrupt prompt's run. mean: its mean over all clean prompts and
+    positions. zero: nothing.
     """
     if fill not in FILLS:
         raise InputError(f"Unknown fill {fill!r}. Known: {', '.join(FILLS)}.")

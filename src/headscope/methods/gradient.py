@@ -3,7 +3,8 @@
     score(h) = d m(clean) / d gate_h at gate 1 = sum over positions of z . d m / d z
 
 the first-order effect of taking a head away altogether, after Michel, Levy and Neubig (2019), who take its absolute
-value; here it keeps its sign, and ranking decides. No corrupt prompt is needed. Cost: one forward and one backward pass.
+value; here it keeps its sign, and ranking decides. No corrupt prompt is needed. Cost: one forward and one backward
+pass.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +11,22 @@ import torch
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from headscope.models.weights import read_weights
+
 
 def read_gguf(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model and tokenizer of a GGUF file. The model is a fresh one holding the file's weights, free of quantisation
     settings, so that it can be saved like any other."""
-    loaded = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+    # transformers shows a bar of its own here that cannot be turned off.
+    with redirect_stderr(io.StringIO()):
+        loaded = read_weights(path.parent, gguf_file=path.name, dtype=torch.float32)
     config = type(loaded.config).from_dict(
         {k: v for k, v in loaded.config.to_dict().items() if k not in ("quantization_config", "_name_or_path")}
     )
     hf: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     hf.load_state_dict(loaded.state_dict())
     hf.tie_weights()
-    tokenizer: Any = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    tokenizer: Any = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, trust_remote_code=False)
     if _asks_for_bos(path):
         _add_bos(tokenizer)
     return hf.eval(), tokenizer

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from headscope.results import Scores, whole_file
+from headscope.results import Curve, Scores, whole_file
 
 FORMATS = ("png", "svg", "pdf")
 
@@ -46,4 +46,54 @@ def head_map(scores: Scores, *, label: Sequence[tuple[int, int]] = ()) -> Figure
     bar = figure.colorbar(image, ax=axes, fraction=0.06, pad=0.03)
     bar.ax.tick_params(labelsize=6)
     bar.set_label("Score (positive: the head helps)", fontsize=7)
+    return figure
+
+
+# Okabe and Ito's colours, which stay apart for colour-blind readers; panels take them in pairs.
+PALETTES = (("#0072B2", "#E69F00", "#D55E00", "#56B4E9"), ("#009E73", "#CC79A7", "#F0E442", "#000000"))
+TITLES = {"ioi": "IOI", "ioi-long": "IOI Long", "greater-than": "Greater Than", "docstring": "Docstring"}
+
+
+def curve_panels(
+    curves: Mapping[str, Sequence[Curve]], *, bands: Mapping[str, Sequence[Curve]],
+    segments: Mapping[str, tuple[float, float, float]], threshold: float, what: str = "Heads", log: bool = False,
+) -> Figure:  # fmt: skip
+    """A panel per task: explained effect against the number of heads kept, a line with its band per series.
+
+    bands: rankings at random, in grey. segments: by task, where two curves reach the threshold and their multiplier,
+    drawn as a dashed line between them.
+    """
+    figure = Figure(figsize=(2.5 * len(curves) + 0.4, 2.3), layout="constrained")
+    panels = figure.subplots(1, len(curves), squeeze=False)[0]
+    for place, (axes, (task, series)) in enumerate(zip(panels, curves.items(), strict=True)):
+        colours = PALETTES[place // 2 % len(PALETTES)]
+        for band in bands.get(task, ())[:1]:
+            axes.fill_between(band.k, band.low, band.high, color="0.5", alpha=0.25, linewidth=0)
+            axes.plot(band.k, band.explained, color="0.5", linewidth=0.9, linestyle=":", label=f"{band.model}, random")
+        for curve, colour in zip(series, colours * len(series), strict=False):
+            axes.fill_between(curve.k, curve.low, curve.high, color=colour, alpha=0.22, linewidth=0)
+            axes.plot(curve.k, curve.explained, color=colour, linewidth=1.4, label=curve.label)
+        if task in segments:
+            first, second, ratio = segments[task]
+            axes.plot([first, second], [threshold] * 2, color="black", linestyle="--", linewidth=1)
+            middle = (first * second) ** 0.5 if log and min(first, second) > 0 else (first + second) / 2
+            axes.annotate(
+                f"{ratio:.1f}x", (middle, threshold), xytext=(0, 3), textcoords="offset points", ha="center",
+                fontsize=8, bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.8},
+            )  # fmt: skip
+        low = min(0.0, *(float(curve.explained.min()) for curve in series))
+        high = max(1.0, *(float(curve.explained.max()) for curve in series))
+        axes.set_ylim(max(low, -0.5) - 0.05, min(high, 2.0) + 0.12)
+        axes.set_yticks([0.0, 0.5, 1.0])
+        axes.grid(axis="y", color="0.9", linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(labelsize=7, length=2)
+        if log:
+            axes.set_xscale("log")
+        axes.set_title(TITLES.get(task, task), fontsize=9, loc="left")
+        axes.set_xlabel(f"Number of {what} Kept", fontsize=8)
+        axes.set_ylabel("Explained Effect", fontsize=8)
+        if place % 2 == 0:
+            axes.legend(fontsize=6, loc="lower right", frameon=True, framealpha=0.85, edgecolor="none")
     return figure

@@ -1,77 +1,194 @@
-"""The head study: for every model and task, how well the model does it, and which heads it does it with.
+"""The head study: for every model and task, how well the model does it, which heads it does it with, and how few are
+enough.
 
 1. Load each model once; make each task with its tokenizer; check how well it does.
-2. Score the heads; save the scores.
-3. Draw the head map and write the numbers beside it.
+2. Score the heads by each method; save the scores.
+3. Sweep the number of heads kept under each ranking; save the curve, with a band of random rankings for reference.
+4. Draw head maps and the curves of all series (model, method, ranking) side by side, and compare the first series
+   with each other one by its multiplier.
 
-Each (model, task) is a unit of the run folder: a killed run resumes after the last finished one.
+Every record is a unit of the run folder: a killed run resumes after the last finished one.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
+from headscope.curves import Multiplier, crossing, multiplier, random_band, sweep
+from headscope.errors import InputError
 from headscope.graph import head_name
 from headscope.measure import Check, check
 from headscope.methods import method
 from headscope.models import Model, load
-from headscope.report.figures import head_map, save_figure
-from headscope.results import Run, Scores, write_bytes, write_json
-from headscope.tasks import make_task
+from headscope.report.figures import FORMATS, curve_panels, head_map, save_figure
+from headscope.results import Curve, Record, Run, Scores, write_bytes, write_json
+from headscope.tasks import Task, make_task
+
+R = TypeVar("R", bound=Record)
 
 
 @dataclass(frozen=True)
-class HeadResult:
-    """What the head study found for one model on one task."""
+class HeadStudy:
+    """What the head study found. Series follow models, then methods, then rankings; multipliers compare the first
+    series with each other one, by task."""
 
-    check: Check
-    scores: Scores
-    files: tuple[Path, ...]
+    folder: Path
+    checks: list[Check]
+    scores: list[Scores]
+    curves: list[Curve]
+    bands: list[Curve]
+    multipliers: list[tuple[str, str, Multiplier]]
+    figures: list[Path]
 
 
 def study_heads(
-    models: list[str], tasks: list[str], *, out: Path, method_name: str = "patching", n: int = 100, seed: int = 0
-) -> Iterator[HeadResult]:
-    """Run the study, giving each result as it is finished."""
-    score = method(method_name)
-    settings = {"models": models, "tasks": tasks, "method": method_name, "n": n, "seed": seed}
+    models: list[str], tasks: list[str], *, out: Path, methods: Iterable[str] = ("patching",),
+    rankings: Iterable[str] = ("task",), n: int = 100, seed: int = 0, fill: str = "corrupt", signed: bool = False,
+    threshold: float = 0.9, draws: int = 3, formats: Iterable[str] = ("png", "svg", "pdf"),
+) -> HeadStudy:  # fmt: skip
+    """Run the study, or go on with it, in the folder `out`."""
+    methods, rankings, formats = list(methods), list(rankings), list(formats)
+    score = {name: method(name) for name in methods}
+    if unknown := [name for name in formats if name not in FORMATS]:
+        raise InputError(f"Unknown format {unknown[0]!r}. Known: {', '.join(FORMATS)}.")
+    settings = {
+        "models": models, "tasks": tasks, "methods": methods, "rankings": rankings, "n": n, "seed": seed, "fill": fill,
+        "signed": signed, "draws": draws,
+    }  # fmt: skip
     run = Run.open(out, command="heads", settings=settings)
+    checks, all_scores, curves, bands = [], [], [], []
     for name in models:
         model = load(name)
         run.note_model(name, describe(model))
         for task_name in tasks:
-            yield _unit(run, model, task_name, score, n, seed)
+            task = make_task(task_name, model.tokenizer, n=n, seed=seed)
+            stem = f"{model.name}-{Path(task_name).stem}"
+            checks.append(_checked(run, f"check-{stem}.json", model, task))
+            for method_name in methods:
+                part = f"{stem}-{method_name}"
+                scores = _unit(run, f"scores-{part}", Scores, lambda m=method_name, t=task, mo=model: score[m](mo, t))
+                all_scores.append(scores)
+                for ranking in rankings:
+                    options = {"ranking": ranking, "signed": signed, "fill": fill}
+                    make = lambda mo=model, t=task, s=scores, o=options: sweep(mo, t, s, **o)  # noqa: E731
+                    curves.append(_unit(run, f"curve-{part}-{ranking}", Curve, make))
+            if draws and "random" not in methods:
+                make = lambda mo=model, t=task: random_band(mo, t, draws=draws, fill=fill)  # noqa: E731
+                bands.append(_unit(run, f"band-{stem}", Curve, make))
+    compared = _compare(curves, threshold)
+    figures = _draw(run, all_scores, curves, bands, compared, threshold, formats)
+    _write_tables(run, all_scores, curves + bands, compared)
     run.finish()
+    return HeadStudy(run.folder, checks, all_scores, curves, bands, compared, figures)
 
 
-def _unit(run: Run, model: Model, task_name: str, score, n: int, seed: int) -> HeadResult:
-    stem = f"{model.name}-{Path(task_name).stem}"
-    scores_file, check_file = f"scores-{stem}.safetensors", f"check-{stem}.json"
-    task = make_task(task_name, model.tokenizer, n=n, seed=seed)
-    checked = check(model, task)
-    if run.has(scores_file):
-        scores = Scores.load(run.path(scores_file))
-    else:
-        began = time.perf_counter()
-        scores = score(model, task)
-        write_json(run.path(check_file), asdict(checked))
-        run.add(check_file)
-        scores.save(run.path(scores_file))
-        run.add(scores_file, time.perf_counter() - began)
-    picture, table = f"heads-{stem}.png", f"heads-{stem}.csv"
-    save_figure(head_map(scores, label=scores.ranked()[:10]), run.path(picture))
-    run.add(picture)
-    write_bytes(run.path(table), _table(scores))
-    run.add(table)
-    return HeadResult(checked, scores, tuple(run.path(name) for name in (picture, table, scores_file)))
+def _unit(run: Run, name: str, kind: type[R], make: Callable[[], R]) -> R:
+    """A record of the run: read if it is there, otherwise made and saved."""
+    file = f"{name}.safetensors"
+    if run.has(file):
+        return kind.load(run.path(file))
+    began = time.perf_counter()
+    record = make()
+    record.save(run.path(file))
+    run.add(file, time.perf_counter() - began)
+    return record
 
 
-def describe(model: Model) -> dict:
+def _checked(run: Run, file: str, model: Model, task: Task) -> Check:
+    if run.has(file):
+        return Check(**json.loads(run.path(file).read_text()))
+    found = check(model, task)
+    write_json(run.path(file), asdict(found))
+    run.add(file)
+    return found
+
+
+def _compare(curves: list[Curve], threshold: float) -> list[tuple[str, str, Multiplier]]:
+    """(task, label of the second series, multiplier of the first series over it)."""
+    compared = []
+    for group in by_task(curves).values():
+        compared += [(c.task, c.label, multiplier(group[0], c, threshold=threshold)) for c in group[1:]]
+    return compared
+
+
+def by_task(curves: Iterable[Curve]) -> dict[str, list[Curve]]:
+    groups: dict[str, list[Curve]] = {}
+    for curve in curves:
+        groups.setdefault(curve.task, []).append(curve)
+    return groups
+
+
+def _draw(
+    run: Run, all_scores: list[Scores], curves: list[Curve], bands: list[Curve],
+    compared: list[tuple[str, str, Multiplier]], threshold: float, formats: list[str],
+) -> list[Path]:  # fmt: skip
+    """The curves first, then a head map for each model, task and method."""
+    ends = {
+        task: (found.dense_k, found.sparse_k, found.value)
+        for task, _, found in compared
+        if found.dense_k is not None and found.sparse_k is not None and found.value is not None
+    }
+    only_pairs = ends if all(len(group) == 2 for group in by_task(curves).values()) else {}
+    figures = {"curves": curve_panels(by_task(curves), bands=by_task(bands), segments=only_pairs, threshold=threshold)}
+    for scores in all_scores:
+        name = f"heads-{scores.model}-{Path(scores.task).stem}-{scores.method}"
+        figures[name] = head_map(scores, label=scores.ranked()[:10])
+    paths = []
+    for name, figure in figures.items():
+        for ending in formats:
+            paths.append(save_figure(figure, run.path(f"{name}.{ending}")))
+            run.add(f"{name}.{ending}")
+    return paths
+
+
+def _write_tables(
+    run: Run, all_scores: list[Scores], curves: list[Curve], compared: list[tuple[str, str, Multiplier]]
+) -> None:
+    heads = [
+        (s.model, s.task, s.method, rank, head_name(layer, head), layer, head, f"{s.values[layer, head]:.6g}")
+        for s in all_scores
+        for rank, (layer, head) in enumerate(s.ranked(), 1)
+    ]
+    points = [
+        (c.model, c.task, c.method, c.settings["ranking"], int(k), f"{mid:.6g}", f"{low:.6g}", f"{high:.6g}")
+        for c in curves
+        for k, mid, low, high in zip(c.k, c.explained, c.low, c.high, strict=True)
+    ]
+    ratios = [
+        (task, label, m.value, m.low, m.high, m.dense_k, m.sparse_k, m.threshold, m.note) for task, label, m in compared
+    ]
+    tables: dict[str, tuple[str, list]] = {
+        "heads.csv": ("model task method rank head layer index score", heads),
+        "curves.csv": ("model task method ranking k explained low high", points),
+        "multipliers.csv": ("task against multiplier low high first_k second_k threshold note", ratios),
+    }
+    for name, (columns, rows) in tables.items():
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(columns.split())
+        writer.writerows(rows)
+        write_bytes(run.path(name), text.getvalue().encode())
+        run.add(name)
+
+
+def summary(curve: Curve, threshold: float) -> dict[str, Any]:
+    """One curve in a few numbers."""
+    return {
+        "model": curve.model, "task": curve.task, "method": curve.method, "ranking": curve.settings["ranking"],
+        "heads": curve.settings["total"], "heads_at_threshold": crossing(curve.k, curve.explained, threshold),
+        "at_none": float(curve.explained[0]), "at_all": float(curve.explained[-1]), "area": curve.area,
+        "cpr": curve.cpr, "cmd": curve.cmd, "signed": curve.settings["signed"],
+    }  # fmt: skip
+
+
+def describe(model: Model) -> dict[str, Any]:
     """What a manifest says of a model."""
     return {
         **model.source,
@@ -81,12 +198,3 @@ def describe(model: Model) -> dict:
         "dtype": str(model.hf.dtype).removeprefix("torch."),
         "sha256": model.fingerprint(),
     }
-
-
-def _table(scores: Scores) -> bytes:
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["rank", "head", "layer", "index", "score"])
-    for rank, (layer, head) in enumerate(scores.ranked(), 1):
-        rows.writerow([rank, head_name(layer, head), layer, head, f"{scores.values[layer, head]:.6g}"])
-    return text.getvalue().encode()

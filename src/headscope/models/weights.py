@@ -1,0 +1,25 @@
+"""Reading a checkpoint so that a gap in it is an error; transformers would fill it with random numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from headscope.errors import InputError
+
+
+def read_weights(source: str | Path, **options: Any) -> PreTrainedModel:
+    """The model in `source`, with every tensor of its config found there in the right shape."""
+    hf, info = AutoModelForCausalLM.from_pretrained(
+        source, trust_remote_code=False, output_loading_info=True, ignore_mismatched_sizes=True, **options
+    )
+    wrong = sorted(info["missing_keys"]) + [f"{name} of another shape" for name, *_ in info["mismatched_keys"]]
+    if wrong:
+        place = Path(source, options.get("gguf_file", ""))
+        raise InputError(
+            f"The weights in {place} are incomplete: {len(wrong)} tensors are missing or of another shape "
+            f"(the first: {wrong[0]}). The checkpoint does not belong to its config."
+        )
+    return hf.eval()
