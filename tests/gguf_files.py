@@ -25,7 +25,7 @@ def write_gguf(
     quantised: bool = False,
     leave_out: Collection[str] = (),
 ) -> Path:
-    """A Llama model as a GGUF file: float32 or Q8_0, with a small byte-level ("gpt2") or SentencePiece ("llama")
+    """A Llama model as a GGUF file: float32 or (where rows allow it) Q8_0, with a small byte-level ("gpt2") or SentencePiece ("llama")
     vocabulary, without the tensors named in `leave_out`."""
     config = hf.config
     heads, groups = config.num_attention_heads, config.num_key_value_heads
@@ -63,7 +63,7 @@ def write_gguf(
             values = _permuted(values, heads)
         if ".attn_k." in gguf_name:
             values = _permuted(values, groups)
-        if quantised and values.ndim == 2:
+        if quantised and values.ndim == 2 and values.shape[1] % 32 == 0:
             packed = quantize(values, GGMLQuantizationType.Q8_0)
             writer.add_tensor(gguf_name, packed, raw_dtype=GGMLQuantizationType.Q8_0)
         else:

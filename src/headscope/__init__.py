@@ -37,9 +37,8 @@ _DOOR = {
 _HOME = {name: module for module, names in _DOOR.items() for name in names}
 
 __all__ = [
-    "Check", "Circuit", "Curve", "HeadscopeError", "InputError", "Model", "Multiplier", "Recording", "Scores", "SetupError",
-    "check", "gated", "load", "masked", "methods", "multiplier", "patched", "record",
-    "sweep", "tasks",
+    "Check", "Circuit", "Curve", "HeadscopeError", "InputError", "Model", "Multiplier", "Recording", "Scores",
+    "SetupError", "check", "gated", "load", "masked", "methods", "multiplier", "patched", "record", "sweep", "tasks",
 ]  # fmt: skip
 
 

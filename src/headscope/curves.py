@@ -55,8 +55,8 @@ def sweep(
     shape = (model.n_layers, model.n_heads)
     if scores.values.shape != shape or len(scores.per_prompt) != len(task):
         raise InputError(
-            f"These scores are of shape {scores.per_prompt.shape} (prompts, layers, heads); {model.name} on this task needs "
-            f"{(len(task), *shape)}. Score this model on this task."
+            f"These scores are of shape {scores.per_prompt.shape} (prompts, layers, heads); {model.name} needs "
+            f"{(len(task), *shape)} here. Score this model on this task."
         )
     counts = np.array(sorted(set(grid(shape[0] * shape[1]) if k is None else k)))
     if counts.min() < 0 or counts.max() > shape[0] * shape[1]:

@@ -398,8 +398,9 @@ def _check(engine: Engine) -> str:
 
 
 def _probe_ids(model: Model) -> Tensor:
-    size = model.hf.config.get_text_config().vocab_size
-    return torch.tensor([[5, 3, 8, 6, 4, 9, 7, 1]], device=model.device) % size
+    config = model.hf.config.get_text_config()
+    longest = getattr(config, "max_position_embeddings", None) or 8
+    return torch.tensor([[5, 3, 8, 6, 4, 9, 7, 1][:longest]], device=model.device) % config.vocab_size
 
 
 def _shared(a: list[int], b: list[int]) -> int:

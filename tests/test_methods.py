@@ -1,0 +1,107 @@
+"""Scoring methods: a circuit known by hand is found, and the formulas hold against literal ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from handmade import CIRCUIT, handmade, handmade_task
+
+import headscope as hs
+from headscope.measure import AnswerTokens, answer_logits
+from headscope.methods import METHODS
+
+FINDERS = [(name, {}) for name in METHODS if name != "random"] + [
+    ("patching", {"direction": "denoising"}),
+    ("ablation", {"fill": "zero"}),
+    ("attribution-ig", {"steps": 20}),
+]
+
+
+@pytest.fixture(scope="module")
+def model() -> hs.Model:
+    return handmade()
+
+
+@pytest.mark.parametrize(("name", "options"), FINDERS)
+def test_the_handmade_circuit_is_found(model, name, options):
+    task = handmade_task()
+    scores = METHODS[name](model, task, **options)
+    assert set(scores.ranked()[:2]) == CIRCUIT
+    inside = [abs(scores.values[head]) for head in CIRCUIT]
+    outside = [abs(scores.values[head]) for head in [(0, 1), (1, 0)]]
+    assert min(inside) > 4 * max(outside)
+    assert scores.per_prompt.shape == (2, 2, 2)
+    np.testing.assert_allclose(scores.values, scores.per_prompt.mean(0), rtol=1e-5, atol=1e-6)
+    assert hs.check(model, task).accuracy == 1.0
+
+
+def test_patching_of_the_handmade_circuit_by_hand(model):
+    """Each of the two heads carries the whole difference, the two others nothing."""
+    task = handmade_task()
+    found = hs.check(model, task)
+    assert found.corrupt_metric == pytest.approx(-found.metric, abs=1e-5)
+    whole = found.metric - found.corrupt_metric
+    scores = hs.methods.patching(model, task)
+    np.testing.assert_allclose(scores.values, [[whole, 0], [0, whole]], atol=1e-5)
+    # The other way round neither head is enough alone to bring the answer back, but the second one is.
+    back = hs.methods.patching(model, task, direction="denoising")
+    np.testing.assert_allclose(back.values, [[whole, 0], [0, whole]], atol=1e-5)
+    curve = hs.sweep(model, task, scores)
+    np.testing.assert_allclose(curve.explained, [0, 0, 1, 1, 1], atol=1e-5)
+
+
+def test_random_is_seeded_and_knows_nothing(model):
+    task = handmade_task()
+    first, again, other = (hs.methods.random(model, task, seed=seed) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first.values, again.values)
+    assert not np.array_equal(first.values, other.values)
+
+
+def test_attribution_is_the_slope_of_patching(nano):
+    """Moving z a little towards the corrupt value changes the metric by the attribution score times that little."""
+    task = hs.tasks.ioi(nano.tokenizer, n=6, seed=1)
+    scores = hs.methods.attribution(nano, task)
+    length = len(task.clean_ids[0])
+    rows = [i for i in range(len(task)) if len(task.clean_ids[i]) == length]
+    tokens = AnswerTokens.of(task, rows, nano.device)
+    clean, corrupt = ([ids[i] for i in rows] for ids in (task.clean_ids, task.corrupt_ids))
+    with torch.no_grad(), hs.record(nano) as z:
+        answer_logits(nano, corrupt)
+    for layer, head in [(0, 1), (2, 1), (3, 3)]:
+        values = []
+        for step in (0.02, -0.02):
+            keep = torch.ones(nano.n_layers, nano.n_heads)
+            keep[layer, head] -= step
+            with torch.no_grad(), hs.patched(nano, keep, fill=z):
+                values.append(tokens(answer_logits(nano, clean)))
+        slope = (values[1] - values[0]) / 0.04
+        np.testing.assert_allclose(scores.per_prompt[rows, layer, head], slope.numpy(), atol=2e-3, rtol=2e-2)
+
+
+def test_gradient_is_the_gradient_of_the_gate(nano):
+    task = hs.tasks.greater_than(nano.tokenizer, n=5, seed=1)
+    scores = hs.methods.gradient(nano, task)
+    for row in range(len(task)):
+        gate = torch.ones(nano.n_layers, nano.n_heads, requires_grad=True)
+        with hs.gated(nano, gate):
+            metric = AnswerTokens.of(task, [row], nano.device)(answer_logits(nano, [task.clean_ids[row]]))
+        (slope,) = torch.autograd.grad(metric.sum(), gate)
+        np.testing.assert_allclose(scores.per_prompt[row], slope.numpy(), atol=1e-5, rtol=1e-4)
+
+
+def test_integrated_gradients_between_equal_prompts_change_nothing_and_many_steps_converge(nano):
+    task = hs.tasks.ioi(nano.tokenizer, n=4, seed=2)
+    few, many, more = (hs.methods.attribution_ig(nano, task, steps=s).values for s in (1, 40, 80))
+    assert np.abs(many - more).max() < 0.02 * np.abs(more).max()
+    assert np.abs(few - more).max() > np.abs(many - more).max()
+
+
+def test_unknown_options_are_told(nano):
+    task = hs.tasks.ioi(nano.tokenizer, n=2)
+    with pytest.raises(hs.InputError, match="noising, denoising"):
+        hs.methods.patching(nano, task, direction="sideways")
+    with pytest.raises(hs.InputError, match="use patching"):
+        hs.methods.ablation(nano, task, fill="corrupt")
+    with pytest.raises(hs.InputError, match="at least 1 step"):
+        hs.methods.attribution_ig(nano, task, steps=0)
