@@ -17,7 +17,7 @@ $(VENV)/.ready: pyproject.toml
 	@touch $@
 
 demo: setup
-	$(BIN)/headscope heads smollm2-135m --task ioi --n 32 --out runs/demo
+	$(BIN)/headscope heads smollm2-135m --task ioi --n 24 --out runs/demo
 
 test: lint
 	$(BIN)/python -m pytest
@@ -29,6 +29,7 @@ lint: setup
 
 bench: setup
 	$(BIN)/python bench/heads.py
+	$(BIN)/python bench/memory.py
 
 clean:
 	rm -rf $(VENV) runs

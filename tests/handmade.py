@@ -3,7 +3,8 @@
 Prompts are [A or B, X, X, Q]; the answer is the first token again. Two heads do it together:
 
 * L0.H0 looks from position 1 to position 0 and copies which of A and B stands there into a first buffer;
-* L1.H1 looks from the last position to position 1 and copies the first buffer into a second, which the unembedding reads.
+* L1.H1 looks from the last position to position 1 and copies the first buffer into a second, which the unembedding
+  reads.
 
 L0.H1 and L1.H0 write a constant that nothing reads. MLPs write nothing. So each of the two heads alone decides the
 answer: taking its output from the corrupt run gives the corrupt answer, and nothing else does anything.
@@ -67,4 +68,4 @@ def handmade_task() -> Task:
     """The four prompts' worth of pairs that there are: A against B and B against A."""
     clean, corrupt = [[A, X, X, Q], [B, X, X, Q]], [[B, X, X, Q], [A, X, X, Q]]
     texts = [[" ".join(f"w{token}" for token in ids) for ids in side] for side in (clean, corrupt)]
-    return Task("copy", "logit-diff", *texts, clean, corrupt, [[A], [B]], [[B], [A]], "words", None)
+    return Task("copy", "logit-diff", texts[0], texts[1], clean, corrupt, [[A], [B]], [[B], [A]], "words", None)

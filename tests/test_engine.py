@@ -30,7 +30,7 @@ def models(tiny):
 
 
 def made_task(metric: str = "logit-diff") -> Task:
-    """Prompts of different lengths; pairs that differ at the first token, at the last, in the middle, and everywhere."""
+    """Prompts of different lengths; pairs that differ at the first token, the last, in the middle, and everywhere."""
     draw = torch.Generator().manual_seed(1)
     clean, corrupt = [], []
     for length, places in [(9, [0]), (9, [8]), (9, [4, 5]), (6, [0]), (6, [5]), (6, range(6)), (4, [2]), (4, [1])]:
@@ -39,8 +39,8 @@ def made_task(metric: str = "logit-diff") -> Task:
         clean.append(ids)
         corrupt.append(other)
     texts = [[" ".join(f"w{token}" for token in ids) for ids in side] for side in (clean, corrupt)]
-    n = len(clean)
-    return Task("made", metric, *texts, clean, corrupt, [[5, 6 + i] for i in range(n)], [[30 + i] for i in range(n)], "w", 0)
+    answers, wrong = [[5, 6 + i] for i in range(len(clean))], [[30 + i] for i in range(len(clean))]
+    return Task("made", metric, texts[0], texts[1], clean, corrupt, answers, wrong, "w", 0)
 
 
 @torch.no_grad()
@@ -154,14 +154,14 @@ def test_running_out_of_memory_halves_the_batch(models):
 def test_a_model_that_fails_the_check_runs_plainly_and_says_so(tiny):
     """A layer with a memory of its own cannot be restarted: the engine notices and the numbers stay right."""
     model, task = hs.load(str(tiny("llama-gqa"))), made_task()
-    layer = model.hf.get_submodule("model.layers.1")
+    mlp = model.hf.get_submodule("model.layers.1.mlp")
     counter = {"rows": 0.0}
 
     def meddle(_module, args, out):
         counter["rows"] = float(out.shape[1])  # depends on how many positions come through: 1 only when trimmed
         return out * (1.0 + counter["rows"] / 10)
 
-    hook = layer.mlp.register_forward_hook(meddle)
+    hook = mlp.register_forward_hook(meddle)
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")

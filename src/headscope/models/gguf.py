@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tempfile
 from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
@@ -17,16 +18,20 @@ from headscope.models.weights import read_weights
 def read_gguf(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model and tokenizer of a GGUF file. The model is a fresh one holding the file's weights, free of quantisation
     settings, so that it can be saved like any other."""
-    # transformers shows a bar of its own here that cannot be turned off.
-    with redirect_stderr(io.StringIO()):
-        loaded = read_weights(path.parent, gguf_file=path.name, dtype=torch.float32)
+    # transformers prefers other models' files beside a GGUF file to what the file itself says: show it an empty folder.
+    with tempfile.TemporaryDirectory() as empty:
+        own = {"gguf_file": str(path.resolve())}
+        # It also shows a bar that cannot be turned off.
+        with redirect_stderr(io.StringIO()):
+            loaded = read_weights(empty, dtype=torch.float32, **own)
+        tokenizer: Any = AutoTokenizer.from_pretrained(empty, trust_remote_code=False, **own)
+    tokenizer.name_or_path = path.name
     config = type(loaded.config).from_dict(
         {k: v for k, v in loaded.config.to_dict().items() if k not in ("quantization_config", "_name_or_path")}
     )
     hf: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     hf.load_state_dict(loaded.state_dict())
     hf.tie_weights()
-    tokenizer: Any = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, trust_remote_code=False)
     if _asks_for_bos(path):
         _add_bos(tokenizer)
     return hf.eval(), tokenizer

@@ -61,6 +61,6 @@ def draw(rng: random.Random, slot: int, arguments: Sequence[str]) -> Pair:
 
 
 def docstring(tokenizer: PreTrainedTokenizerBase, *, n: int = 100, seed: int = 0) -> Task:
-    """n Docstring pairs for the tokenizer; the metric is the logit difference to the best wrong argument."""
+    """The next argument of a Python function in its docstring. (logit difference to the best other argument)"""
     arguments = single_tokens("docstring", tokenizer, ARGUMENTS, after="(self,", least=2 * SIGNATURE)
     return build("docstring", "logit-diff", lambda rng, slot: draw(rng, slot, arguments), tokenizer, n=n, seed=seed)

@@ -138,6 +138,6 @@ def read_calendar(tokenizer: PreTrainedTokenizerBase) -> Calendar:
 
 
 def greater_than(tokenizer: PreTrainedTokenizerBase, *, n: int = 100, seed: int = 0) -> Task:
-    """n Greater Than pairs for the tokenizer; the metric is the probability difference."""
+    """A span of years ends later than it began. (probability difference, greater against not greater)"""
     years = read_calendar(tokenizer)
     return build("greater-than", "prob-diff", lambda rng, slot: draw(rng, slot, years), tokenizer, n=n, seed=seed)

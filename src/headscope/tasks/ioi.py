@@ -69,6 +69,6 @@ def usable_names(task: str, tokenizer: PreTrainedTokenizerBase) -> list[str]:
 
 
 def ioi(tokenizer: PreTrainedTokenizerBase, *, n: int = 100, seed: int = 0) -> Task:
-    """n IOI pairs for the tokenizer; the metric is the logit difference."""
+    """Indirect object identification: of two people, who is meant when the other one acts? (logit difference)"""
     names = usable_names("ioi", tokenizer)
     return build("ioi", "logit-diff", lambda rng, slot: draw(rng, slot, names), tokenizer, n=n, seed=seed)

@@ -55,6 +55,6 @@ def draw(rng: random.Random, slot: int, names: Sequence[str]) -> Pair:
 
 
 def ioi_long(tokenizer: PreTrainedTokenizerBase, *, n: int = 100, seed: int = 0) -> Task:
-    """n IOI Long pairs for the tokenizer; the metric is the logit difference."""
+    """IOI with a long distractor between the names and the question. (logit difference)"""
     names = usable_names("ioi-long", tokenizer)
     return build("ioi-long", "logit-diff", lambda rng, slot: draw(rng, slot, names), tokenizer, n=n, seed=seed)
