@@ -51,10 +51,13 @@ class Record:
                 arrays = {name: file.get_tensor(name) for name in file.keys()}
         except (OSError, SafetensorError, ValueError) as error:
             raise InputError(f"{path} cannot be read: {error}. Expected a file written by Headscope.") from error
-        if not header or header["record"] != cls.__name__:
-            found = header["record"] if header else "no record of Headscope"
-            raise InputError(f"{path} holds {found}; expected {cls.__name__}.")
-        return cls(**header["fields"], **arrays)
+        found = header.get("record") if isinstance(header, dict) else None
+        if found != cls.__name__:
+            raise InputError(f"{path} holds {found or 'no record of Headscope'}; expected {cls.__name__}.")
+        try:
+            return cls(**header["fields"], **arrays)
+        except (KeyError, TypeError) as error:
+            raise InputError(f"{path} is not a {cls.__name__} of this version of Headscope: {error}.") from error
 
 
 @dataclass(frozen=True)
@@ -216,7 +219,8 @@ class Run:
 
     @classmethod
     def open(cls, folder: str | Path, *, command: str, settings: dict[str, Any]) -> Run:
-        """Start a run, or resume the one in `folder` if it was asked for the very same."""
+        """Start a run, or resume the one in `folder` if it was asked for the very same. One in which nothing was
+        finished (a misspelt model, say) holds nothing to protect, and makes way."""
         folder = Path(folder)
         if folder.exists() and not folder.is_dir():
             raise InputError(f"{folder} is a file; --out needs a folder.")
@@ -224,19 +228,20 @@ class Run:
         asked = json.loads(json.dumps({"command": command, "settings": settings}))
         if manifest_path.exists():
             manifest = read_manifest(folder)
-            if {key: manifest.get(key) for key in asked} != asked:
+            if {key: manifest.get(key) for key in asked} == asked:
+                return cls(folder, manifest)
+            if manifest["files"]:
                 raise InputError(
                     f"{folder} holds a run with other settings: {_difference(manifest, asked)}.\n"
                     "Give the same settings to resume it, or another --out."
                 )
-        else:
-            if folder.is_dir() and any(folder.iterdir()):
-                raise InputError(f"{folder} is not empty and holds no run. Give --out a new or empty folder.")
-            manifest = {
-                "format": FORMAT, **asked, "started": _now(), "versions": _versions(), "models": {}, "timings": {},
-                "files": [],
-            }  # fmt: skip
-            write_json(manifest_path, manifest)
+        elif folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
+            raise InputError(f"{folder} is not empty and holds no run. Give --out a new or empty folder.")
+        manifest = {
+            "format": FORMAT, **asked, "started": _now(), "versions": _versions(), "models": {}, "timings": {},
+            "files": [],
+        }  # fmt: skip
+        write_json(manifest_path, manifest)
         return cls(folder, manifest)
 
     def path(self, name: str) -> Path:
@@ -275,9 +280,9 @@ class Run:
 def read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / "manifest.json"
     try:
-        manifest = json.loads(path.read_text())
-        if not {"command", "settings", "files"} <= manifest.keys():
-            raise ValueError("fields are missing")
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        if missing := {"command", "settings", "models", "timings", "files"} - manifest.keys():
+            raise ValueError(f"it has no {', '.join(sorted(missing))}")
     except (OSError, ValueError, AttributeError) as error:
         raise InputError(f"{path} is not the manifest of a run: {error}.") from error
     return manifest

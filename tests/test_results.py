@@ -1,0 +1,322 @@
+"""Records are saved and read exactly, files are whole or absent, and a run folder resumes only what was asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from safetensors.numpy import save_file
+
+from headscope.errors import InputError, SetupError
+from headscope.results import Circuit, Curve, Record, Run, Scores, read_manifest, whole_file, write_bytes, write_json
+
+RANDOM = np.random.default_rng(0)
+SCORES = Scores(
+    "a model", "ioi", "patching",
+    values=np.array([[0.1, -2.5, np.nan], [np.inf, 1e-45, -0.0]], np.float32),
+    per_prompt=RANDOM.normal(size=(5, 2, 3)).astype(np.float32)[:, :, ::-1],
+    settings={"n": 5, "seed": None, "direction": "noising", "nested": {"list": [1, 2.5, "ü"]}, "third": 1 / 3},
+)  # fmt: skip
+CIRCUIT = Circuit("a model", "ioi", keep=np.array([[True, False, True], [False, False, True]]))
+CURVE = Curve(
+    "a model", "ioi", "patching", k=np.array([0, 1, 6]), explained=np.array([0.0, 0.7, 1.0]),
+    low=np.array([0.0, 0.6, 1.0]), high=np.array([0.0, 0.8, 1.0]), metrics=RANDOM.normal(size=(3, 4)),
+    clean=RANDOM.normal(size=4), corrupt=RANDOM.normal(size=4), settings={"total": 6, "n": 4},
+)  # fmt: skip
+RECORDS = [SCORES, CIRCUIT, CURVE]
+
+
+def same(first: Record, second: Record) -> None:
+    """Equal to the last bit, in type and shape as well."""
+    assert type(first) is type(second)
+    for field in fields(first):
+        a, b = getattr(first, field.name), getattr(second, field.name)
+        if isinstance(a, np.ndarray):
+            assert (a.dtype, a.shape) == (b.dtype, b.shape)
+            assert np.ascontiguousarray(a).tobytes() == np.ascontiguousarray(b).tobytes()
+        else:
+            assert a == b
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
+def test_a_record_comes_back_as_it_was(tmp_path: Path, record: Record):
+    path = record.save(tmp_path / "new" / "record.safetensors")
+    same(type(record).load(path), record)
+    assert [file.name for file in path.parent.iterdir()] == ["record.safetensors"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    values=hnp.arrays(np.float32, hnp.array_shapes(min_dims=2, max_dims=2, max_side=4)),
+    n=st.integers(0, 3),
+    text=st.text(st.characters(exclude_categories=["Cs"])),
+    number=st.floats(allow_nan=False) | st.integers() | st.none() | st.booleans(),
+)
+def test_any_scores_come_back(tmp_path_factory: pytest.TempPathFactory, values, n: int, text: str, number: Any):
+    scores = Scores(
+        text, "t", "m", values, np.stack([values] * n) if n else values[None][:0], {"s": number, text: text}
+    )
+    path = tmp_path_factory.mktemp("any") / "scores.safetensors"
+    same(Scores.load(scores.save(path)), scores)
+
+
+def test_saving_again_replaces_the_file(tmp_path: Path):
+    path = CIRCUIT.save(tmp_path / "record")
+    SCORES.save(path)
+    same(Scores.load(path), SCORES)
+
+
+def test_two_saves_give_the_same_bytes(tmp_path: Path):
+    assert SCORES.save(tmp_path / "a").read_bytes() == SCORES.save(tmp_path / "b").read_bytes()
+
+
+def test_the_wrong_kind_of_record_is_told(tmp_path: Path):
+    path = SCORES.save(tmp_path / "scores.safetensors")
+    with pytest.raises(InputError, match=r"scores\.safetensors holds Scores; expected Circuit"):
+        Circuit.load(path)
+
+
+def test_damaged_records_are_told(tmp_path: Path):
+    whole = SCORES.save(tmp_path / "whole").read_bytes()
+    path = tmp_path / "damaged"
+    for length in (0, 5, 8, 40, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(InputError, match=r"damaged cannot be read: .* Expected a file written by Headscope"):
+            Scores.load(path)
+    path.write_bytes(whole + b"more")
+    with pytest.raises(InputError, match="cannot be read"):
+        Scores.load(path)
+    with pytest.raises(InputError, match="cannot be read"):
+        Scores.load(tmp_path / "none")
+    with pytest.raises(InputError, match="cannot be read"):
+        Scores.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        (None, "holds no record of Headscope; expected Scores"),
+        ("[1, 2]", "holds no record of Headscope"),
+        ("{}", "holds no record of Headscope"),
+        ("{not json", "cannot be read"),
+        ('{"record": "Scores"}', "not a Scores of this version of Headscope: 'fields'"),
+        ('{"record": "Scores", "fields": {"model": "m"}}', "not a Scores of this version .* missing"),
+        ('{"record": "Scores", "fields": {"new": 1}}', "not a Scores of this version .* 'new'"),
+        ('{"record": "Scores", "fields": 7}', "not a Scores of this version"),
+    ],
+)
+def test_other_safetensors_are_told(tmp_path: Path, header: str | None, message: str):
+    """Weights of a model, say, or a record of a later version."""
+    save_file({"values": np.zeros((2, 2))}, tmp_path / "f", metadata=None if header is None else {"headscope": header})
+    with pytest.raises(InputError, match=message):
+        Scores.load(tmp_path / "f")
+
+
+def test_heads_are_ranked_by_absolute_or_signed_score():
+    values = np.array([[0.5, -2.0], [1.0, 0.0]], np.float32)
+    scores = Scores("m", "t", "x", values, values[None])
+    assert scores.ranked() == [(0, 1), (1, 0), (0, 0), (1, 1)]
+    assert scores.ranked(signed=True) == [(1, 0), (0, 0), (1, 1), (0, 1)]
+    assert scores.top(2) == [("L0.H1", -2.0), ("L1.H0", 1.0)]
+
+
+def test_a_circuit_names_its_heads():
+    assert CIRCUIT.heads == ["L0.H0", "L0.H2", "L1.H2"]
+    assert len(CIRCUIT) == 3
+
+
+def test_writing_under_a_file_leaves_nothing(tmp_path: Path):
+    file = tmp_path / "file"
+    file.write_text("mine")
+    for place in (file / "x.json", file / "deeper" / "x.json", Path("/proc/nowhere/x.json")):
+        with pytest.raises(SetupError, match=r"Cannot write .*Choose another place"):
+            write_json(place, {})
+    assert file.read_text() == "mine"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_writing_over_a_folder_leaves_nothing(tmp_path: Path):
+    (tmp_path / "x.json").mkdir()
+    with pytest.raises(SetupError, match=r"Cannot write .*Nothing was left half-written"):
+        write_json(tmp_path / "x.json", {})
+    assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
+
+
+@pytest.mark.parametrize("problem", [RuntimeError("on purpose"), KeyboardInterrupt()])
+def test_an_exception_leaves_the_old_file_and_no_other(tmp_path: Path, problem: BaseException):
+    path = write_bytes(tmp_path / "x.txt", b"old")
+
+    def write_half() -> None:
+        with whole_file(path) as temporary:
+            temporary.write_bytes(b"half")
+            raise problem
+
+    with pytest.raises(type(problem)):
+        write_half()
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_temporary_file_keeps_the_ending(tmp_path: Path):
+    """Matplotlib and others go by it."""
+    with whole_file(tmp_path / "x.png") as temporary:
+        assert (temporary.parent, temporary.suffix) == (tmp_path, ".png")
+        assert not (tmp_path / "x.png").exists()
+    assert (tmp_path / "x.png").exists()
+
+
+def test_a_full_disk_leaves_the_old_record_and_no_other_file(tmp_path: Path):
+    """In a process of its own, where a limit on file sizes stands for the full disk."""
+    path = CIRCUIT.save(tmp_path / "record")
+    script = """
+import resource, sys
+import numpy as np
+from headscope.errors import SetupError
+from headscope.results import Circuit
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+try:
+    Circuit("m", "t", np.ones((200, 200), bool)).save(sys.argv[1])
+except SetupError as error:
+    print(error)
+    sys.exit(error.exit_code)
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout == f"Cannot write {path}: File too large. Nothing was left half-written.\n"
+    same(Circuit.load(path), CIRCUIT)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+ASKED: dict[str, Any] = {"models": ["a", "b"], "n": 8, "seed": 0}
+FACTS = {"sha256": "ab" * 32, "layers": 2}
+
+
+def started(folder: Path) -> Run:
+    """A run with one finished unit."""
+    run = Run.open(folder, command="heads", settings=ASKED)
+    run.note_model("a", FACTS)
+    SCORES.save(run.path("scores.safetensors"))
+    run.add("scores.safetensors", seconds=1.23456)
+    return run
+
+
+def test_a_manifest_says_everything(tmp_path: Path):
+    run = started(tmp_path / "run")
+    run.finish()
+    manifest = read_manifest(run.folder)
+    assert manifest == run.manifest
+    assert manifest["command"] == "heads"
+    assert manifest["settings"] == ASKED
+    assert manifest["models"] == {"a": FACTS}
+    assert manifest["timings"] == {"scores.safetensors": 1.235}
+    assert manifest["files"] == ["scores.safetensors"]
+    assert manifest["versions"].keys() == {"headscope", "torch", "transformers", "numpy"}
+    assert manifest["versions"]["numpy"] == np.__version__
+    assert manifest["started"] <= manifest["finished"]
+    assert sorted(path.name for path in run.folder.iterdir()) == ["manifest.json", "scores.safetensors"]
+
+
+def test_the_same_settings_resume(tmp_path: Path):
+    first = started(tmp_path)
+    # Tuples come back as lists; that is no difference.
+    again = Run.open(tmp_path, command="heads", settings={**ASKED, "models": ("a", "b")})
+    assert again.manifest == first.manifest
+    assert again.has("scores.safetensors")
+    assert not again.has("other.safetensors")
+    again.note_model("a", FACTS)
+    again.add("scores.safetensors")
+    assert again.manifest["files"] == ["scores.safetensors"]
+    same(Scores.load(again.path("scores.safetensors")), SCORES)
+
+
+def test_a_file_counts_only_when_whole_and_there(tmp_path: Path):
+    run = started(tmp_path)
+    # A kill between writing the file and noting it: the unit is done again.
+    CIRCUIT.save(run.path("unnoted.safetensors"))
+    assert not Run.open(tmp_path, command="heads", settings=ASKED).has("unnoted.safetensors")
+    run.path("scores.safetensors").unlink()
+    assert not Run.open(tmp_path, command="heads", settings=ASKED).has("scores.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("command", "asked", "message"),
+    [
+        ("heads", {**ASKED, "n": 9}, "other settings: n 8 there, 9 now"),
+        ("heads", {**ASKED, "new": 1}, "other settings: new None there, 1 now"),
+        ("heads", {"n": 8, "seed": 0}, r"other settings: models \['a', 'b'\] there, None now"),
+        ("edges", ASKED, "other settings: command heads there, edges now"),
+    ],
+)
+def test_other_settings_are_refused(tmp_path: Path, command: str, asked: dict[str, Any], message: str):
+    run = started(tmp_path)
+    with pytest.raises(InputError, match=message) as told:
+        Run.open(tmp_path, command=command, settings=asked)
+    assert "or another --out" in str(told.value)
+    assert read_manifest(tmp_path) == run.manifest
+
+
+def test_a_run_in_which_nothing_was_finished_makes_way(tmp_path: Path):
+    Run.open(tmp_path, command="heads", settings={**ASKED, "models": ["misspelt"]}).note_model("misspelt", FACTS)
+    run = Run.open(tmp_path, command="heads", settings=ASKED)
+    assert run.manifest["settings"] == ASKED
+    assert run.manifest["models"] == {}
+    assert read_manifest(tmp_path) == run.manifest
+
+
+def test_other_weights_are_refused(tmp_path: Path):
+    run = started(tmp_path)
+    with pytest.raises(InputError, match=r"other weights of a \(abababababab\.\.\., now cdcdcdcdcdcd"):
+        Run.open(tmp_path, command="heads", settings=ASKED).note_model("a", {"sha256": "cd" * 32})
+    assert read_manifest(tmp_path) == run.manifest
+    run.note_model("b", {"sha256": "cd" * 32})
+    assert read_manifest(tmp_path)["models"].keys() == {"a", "b"}
+
+
+def test_foreign_folders_are_refused(tmp_path: Path):
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(InputError, match="not empty and holds no run"):
+        Run.open(tmp_path, command="heads", settings=ASKED)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    with pytest.raises(InputError, match=r"mine\.txt is a file; --out needs a folder"):
+        Run.open(tmp_path / "mine.txt", command="heads", settings=ASKED)
+    with pytest.raises(SetupError, match="Cannot write"):
+        Run.open(tmp_path / "mine.txt" / "run", command="heads", settings=ASKED)
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+def test_an_empty_folder_will_do(tmp_path: Path):
+    # What a killed process may leave, or a file manager.
+    (tmp_path / ".manifest-abc.json").write_text("{")
+    assert Run.open(tmp_path, command="heads", settings=ASKED).manifest["files"] == []
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"command": "heads", "settings": {}}', "\xff"])
+def test_a_manifest_of_something_else_is_refused(tmp_path: Path, content: str):
+    (tmp_path / "manifest.json").write_bytes(content.encode("latin-1"))
+    with pytest.raises(InputError, match=r"manifest\.json is not the manifest of a run: "):
+        Run.open(tmp_path, command="heads", settings=ASKED)
+
+
+def test_names_beyond_ascii(tmp_path: Path):
+    asked = {"models": ["modèle", "模型"]}
+    folder = tmp_path / "größe"
+    Run.open(folder, command="heads", settings=asked).add("x")
+    # In a process whose locale knows ASCII only.
+    script = (
+        "import sys; from headscope.results import read_manifest; from pathlib import Path; "
+        "print(ascii(read_manifest(Path(sys.argv[1]))['settings']['models']))"
+    )
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run([sys.executable, "-c", script, str(folder)], capture_output=True, text=True, env=environment)
+    assert done.stdout.strip() == ascii(asked["models"]), done.stderr
+    assert json.loads((folder / "manifest.json").read_bytes())["settings"] == asked
