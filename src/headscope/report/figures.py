@@ -12,6 +12,9 @@ from headscope.results import Curve, Scores, whole_file
 
 FORMATS = ("png", "svg", "pdf")
 
+# How tasks are called in figures.
+TITLES = {"ioi": "IOI", "ioi-long": "IOI Long", "greater-than": "Greater Than", "docstring": "Docstring"}
+
 
 def save_figure(figure: Figure, path: Path) -> Path:
     """Save under the format of the path's ending, whole or not at all."""
@@ -23,35 +26,40 @@ def save_figure(figure: Figure, path: Path) -> Path:
 
 
 def head_map(scores: Scores, *, label: Sequence[tuple[int, int]] = ()) -> Figure:
-    """Layers x heads, coloured by score around zero; the heads in `label` are named."""
+    """Heads by layers, coloured by score around zero; those in `label` show their score. The longer side lies flat."""
     L, H = scores.values.shape
-    cell = 0.34
-    figure = Figure(figsize=(max(3.0, H * cell + 1.6), max(2.4, L * cell * 0.72 + 1.1)), layout="constrained")
+    flat = L > H
+    values = scores.values.T if flat else scores.values
+    rows, columns = values.shape
+    cell = 0.27
+    figure = Figure(figsize=(max(3.2, columns * cell + 1.5), max(1.9, rows * cell + 1.0)), layout="constrained")
     axes = figure.subplots()
-    limit = float(np.abs(scores.values).max()) or 1.0
-    image = axes.imshow(scores.values, cmap="PuOr_r", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
+    limit = float(np.abs(values).max()) or 1.0
+    image = axes.imshow(values, cmap="PuOr_r", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
     for layer, head in label:
-        dark = abs(scores.values[layer, head]) > 0.55 * limit
+        value = scores.values[layer, head]
+        x, y = (layer, head) if flat else (head, layer)
         axes.text(
-            head, layer, f"{scores.values[layer, head]:.2f}", ha="center", va="center", fontsize=5.5,
-            color="white" if dark else "black",
+            x, y, f"{value:.1f}" if limit >= 1 else f"{value:.2f}", ha="center", va="center", fontsize=5.5,
+            color="white" if abs(value) > 0.55 * limit else "black",
         )  # fmt: skip
-    axes.set_xticks(range(0, H, max(1, H // 16)))
-    axes.set_yticks(range(0, L, max(1, L // 16)))
+    axes.set_xticks(range(0, columns, max(1, columns // 16)))
+    axes.set_yticks(range(0, rows, max(1, rows // 16)))
     axes.tick_params(labelsize=7, length=2)
-    axes.set_xlabel("Head", fontsize=8)
-    axes.set_ylabel("Layer", fontsize=8)
-    axes.invert_yaxis()
-    axes.set_title(f"{scores.task}: {scores.model}\n{scores.method}, {len(scores.per_prompt)} prompts", fontsize=8)
-    bar = figure.colorbar(image, ax=axes, fraction=0.06, pad=0.03)
+    axes.set_xlabel("Layer" if flat else "Head", fontsize=8)
+    axes.set_ylabel("Head" if flat else "Layer", fontsize=8)
+    if not flat:
+        axes.invert_yaxis()
+    task = TITLES.get(scores.task, scores.task)
+    axes.set_title(f"{task}: {scores.model}, {scores.method}, {len(scores.per_prompt)} prompts", fontsize=8, loc="left")
+    bar = figure.colorbar(image, ax=axes, fraction=0.04, pad=0.02)
     bar.ax.tick_params(labelsize=6)
-    bar.set_label("Score (positive: the head helps)", fontsize=7)
+    bar.set_label("Score (positive: it helps)", fontsize=6.5)
     return figure
 
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers; panels take them in pairs.
 PALETTES = (("#0072B2", "#E69F00", "#D55E00", "#56B4E9"), ("#009E73", "#CC79A7", "#F0E442", "#000000"))
-TITLES = {"ioi": "IOI", "ioi-long": "IOI Long", "greater-than": "Greater Than", "docstring": "Docstring"}
 
 
 def curve_panels(
@@ -79,7 +87,7 @@ def curve_panels(
             middle = (first * second) ** 0.5 if log and min(first, second) > 0 else (first + second) / 2
             axes.annotate(
                 f"{ratio:.1f}x", (middle, threshold), xytext=(0, 3), textcoords="offset points", ha="center",
-                fontsize=8, bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.8},
+                fontsize=8, bbox={"facecolor": "white", "alpha": 0.5, "edgecolor": "none", "pad": 0.8},
             )  # fmt: skip
         low = min(0.0, *(float(curve.explained.min()) for curve in series))
         high = max(1.0, *(float(curve.explained.max()) for curve in series))
