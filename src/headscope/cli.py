@@ -62,12 +62,13 @@ def check(
 
     Example: `headscope check smollm2-135m --task ioi,greater-than`
     """
+    names = _task_names(task)
+
     from headscope.measure import check as run_check
     from headscope.models import load
     from headscope.progress import shown
     from headscope.tasks import make_task
 
-    names = _split(task)
     with shown():
         loaded = load(model)
         results = [run_check(loaded, make_task(name, loaded.tokenizer, n=n, seed=seed)) for name in names]
@@ -119,20 +120,19 @@ def heads(
     Examples: `headscope heads smollm2-135m --task ioi --n 50`,
     `headscope heads smollm2-135m --task ioi,docstring --ranking task,prompt`
     """
-    names = _split(task)
-    for name in names:
-        _known_task(name)
+    names = _task_names(task)
     options = {
-        "methods": _split(method), "rankings": _split(ranking), "fill": fill, "signed": signed, "draws": draws,
-        "n": n, "seed": seed,
+        "methods": _split(method, "--method"), "rankings": _split(ranking, "--ranking"), "fill": fill,
+        "signed": signed, "draws": draws, "n": n, "seed": seed,
     }  # fmt: skip
+    formats = _split(figures, "--format")
     folder = to or _default_folder("heads", {"models": models, "tasks": names, **options})
 
     from headscope.progress import shown
     from headscope.studies.heads import study_heads, summary
 
     with shown():
-        study = study_heads(models, names, out=folder, threshold=threshold, formats=_split(figures), **options)
+        study = study_heads(models, names, out=folder, threshold=threshold, formats=formats, **options)
     curves = [summary(curve, threshold) for curve in study.curves + study.bands]
     if as_json:
         _print_json(_study_as_dict(study, curves, top))
@@ -145,8 +145,8 @@ def heads(
     _warn_unusable(study.checks)
     for path in study.figures:
         if path.suffix == ".png":
-            out.print(f"Picture: {path}", soft_wrap=True)
-    out.print(f"Everything: {folder}", soft_wrap=True)
+            out.print(f"Picture: {_plain(path)}", soft_wrap=True)
+    out.print(f"Everything: {_plain(folder)}", soft_wrap=True)
 
 
 listing = typer.Typer(no_args_is_help=True, help="What there is: models, tasks, methods.")
@@ -182,25 +182,28 @@ def main() -> None:
     try:
         app()
     except HeadscopeError as error:
-        err.print(f"[bold red]Error:[/] {_plain(str(error))}", soft_wrap=True, highlight=False)
+        err.print(f"[bold red]Error:[/] {_plain(error)}", soft_wrap=True, highlight=False)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(1)
 
 
-def _split(text: str) -> list[str]:
+def _split(text: str, option: str) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
-        raise InputError("--task is empty. Give names such as ioi,greater-than, or a .jsonl file.")
+        raise InputError(f"{option} is empty. Give one or more names, separated by commas.")
     return names
 
 
-def _known_task(name: str) -> None:
+def _task_names(text: str) -> list[str]:
     """Misspelt tasks are told before a model is loaded."""
     from headscope.tasks import TASKS
 
-    if name not in TASKS and not name.endswith(".jsonl"):
-        raise InputError(f"Unknown task {name!r}. Known: {', '.join(TASKS)}, or a path to a .jsonl file.")
+    names = _split(text, "--task")
+    for name in names:
+        if name not in TASKS and not name.endswith(".jsonl"):
+            raise InputError(f"Unknown task {name!r}. Known: {', '.join(TASKS)}, or a path to a .jsonl file.")
+    return names
 
 
 def _default_folder(command: str, settings: dict) -> Path:
@@ -264,7 +267,9 @@ def _warn_unusable(results: Iterable) -> None:
 
 
 def _print_json(value: object) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    # JSON knows no NaN: what could not be computed is null.
+    plain = json.loads(json.dumps(value), parse_constant=lambda _: None)
+    print(json.dumps(plain, indent=2, ensure_ascii=False))
 
 
 def _print_list(title: str, rows: dict[str, str], as_json: bool) -> None:
@@ -281,8 +286,8 @@ def _first_sentence(text: str | None) -> str:
     return " ".join((text or "").strip().split("\n\n")[0].split())
 
 
-def _plain(text: str) -> str:
-    return text.replace("[", r"\[")
+def _plain(text: object) -> str:
+    return str(text).replace("[", r"\[")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,22 @@
-"""Names and order of a model's components. Pure: no model, no torch."""
+"""Components and edges of a model shape: their names and order. Pure: no model, no torch.
+
+Writers put something into the residual stream: the embedding, every head, every MLP. Readers take it out: every head
+(as one reader, or as three with `split="qkv"`), every MLP, the logits. An edge joins a writer to a later reader: a
+head reads what earlier layers wrote, an MLP also what the heads of its own layer wrote (not in parallel-block models,
+where both read the same stream), the logits read everything.
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
 
 from headscope.errors import InputError
+
+SPLITS = ("none", "qkv")
 
 
 def head_name(layer: int, head: int) -> str:
@@ -18,3 +30,74 @@ def parse_head(name: str) -> tuple[int, int]:
     if not found:
         raise InputError(f"{name!r} does not name a head: expected layer and head, such as L9.H6.")
     return int(found[1]), int(found[2])
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The edge graph of a model with n_layers x n_heads heads.
+
+    Writers are ordered embedding, then per layer its heads and its MLP. Readers are ordered per layer its heads (q, k
+    and v of one head together where split), its MLP, and last the logits. Edges are ordered by reader, then writer.
+    """
+
+    n_layers: int
+    n_heads: int
+    split: str = "none"
+    parallel: bool = False
+
+    def __post_init__(self) -> None:
+        if self.split not in SPLITS:
+            raise InputError(f"Unknown split {self.split!r}. Known: {', '.join(SPLITS)}.")
+
+    @cached_property
+    def writers(self) -> list[str]:
+        names = ["embedding"]
+        for layer in range(self.n_layers):
+            names += [head_name(layer, head) for head in range(self.n_heads)] + [f"M{layer}"]
+        return names
+
+    @cached_property
+    def readers(self) -> list[str]:
+        parts = [""] if self.split == "none" else [".q", ".k", ".v"]
+        names = []
+        for layer in range(self.n_layers):
+            names += [head_name(layer, head) + part for head in range(self.n_heads) for part in parts] + [f"M{layer}"]
+        return [*names, "logits"]
+
+    @cached_property
+    def heard(self) -> np.ndarray:
+        """How many writers, from the first on, each reader reads."""
+        per_layer = self.n_heads + 1
+        parts = 1 if self.split == "none" else 3
+        counts = []
+        for layer in range(self.n_layers):
+            before = 1 + layer * per_layer
+            counts += [before] * self.n_heads * parts + [before if self.parallel else before + self.n_heads]
+        return np.array([*counts, len(self.writers)])
+
+    @cached_property
+    def allowed(self) -> np.ndarray:
+        """(writers, readers): whether there is an edge."""
+        return np.arange(len(self.writers))[:, None] < self.heard[None]
+
+    @cached_property
+    def ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """Writer and reader of every edge, as indices."""
+        reader, writer = np.nonzero(self.allowed.T)
+        return writer, reader
+
+    @cached_property
+    def edges(self) -> list[str]:
+        """Names of the edges, such as L5.H5->L9.H9.q."""
+        return [f"{self.writers[w]}->{self.readers[r]}" for w, r in zip(*self.ends, strict=True)]
+
+    def __len__(self) -> int:
+        return int(self.heard.sum())
+
+    @cached_property
+    def between_heads(self) -> np.ndarray:
+        """(edges,): which edges join a head to a head."""
+        writes = np.array([name.startswith("L") for name in self.writers])
+        reads = np.array([name.startswith("L") for name in self.readers])
+        writer, reader = self.ends
+        return writes[writer] & reads[reader]

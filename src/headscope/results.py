@@ -175,7 +175,9 @@ class Curve(Record):
 
 def _effect(metrics: np.ndarray, clean: np.ndarray, corrupt: np.ndarray, rows: Any) -> np.ndarray:
     base = corrupt[rows].mean()
-    return (metrics[:, rows].mean(axis=1) - base) / (clean[rows].mean() - base)
+    # Where there is no effect to explain, the answer is NaN.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return (metrics[:, rows].mean(axis=1) - base) / (clean[rows].mean() - base)
 
 
 def write_bytes(path: Path, data: bytes) -> Path:

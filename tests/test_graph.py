@@ -1,0 +1,55 @@
+"""The edge graph against counts from the literature and by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+import headscope as hs
+from headscope.graph import Graph, head_name, parse_head
+
+
+@pytest.mark.parametrize(
+    ("shape", "none", "qkv", "between"),
+    [((12, 12), 11_611, 32_491, 9_504), ((32, 32), 543_281, 1_592_881, 507_904)],
+    ids=["GPT-2 small", "OLMo-7B"],
+)
+def test_published_counts(shape, none, qkv, between):
+    whole = Graph(*shape)
+    assert len(whole) == none
+    assert len(Graph(*shape, split="qkv")) == qkv
+    assert int(whole.between_heads.sum()) == between
+
+
+def test_a_small_shape_by_hand():
+    graph = Graph(2, 1)
+    assert graph.edges == [
+        "embedding->L0.H0",
+        "embedding->M0", "L0.H0->M0",
+        "embedding->L1.H0", "L0.H0->L1.H0", "M0->L1.H0",
+        "embedding->M1", "L0.H0->M1", "M0->M1", "L1.H0->M1",
+        "embedding->logits", "L0.H0->logits", "M0->logits", "L1.H0->logits", "M1->logits",
+    ]  # fmt: skip
+    assert len(graph) == len(graph.edges)
+
+
+def test_parallel_blocks_by_hand():
+    """In GPT-NeoX an MLP does not read the heads of its own layer: two edges fewer for 2 x 1, n_heads fewer per layer."""
+    edges = Graph(2, 1, parallel=True).edges
+    assert "L0.H0->M0" not in edges
+    assert "L1.H0->M1" not in edges
+    assert "L0.H0->M1" in edges
+    assert len(edges) == 13
+    assert len(Graph(3, 4)) - len(Graph(3, 4, parallel=True)) == 3 * 4
+
+
+def test_split_readers_have_names():
+    assert "L0.H1->L1.H0.q" in Graph(2, 2, split="qkv").edges
+    with pytest.raises(hs.InputError, match="none, qkv"):
+        Graph(2, 2, split="both")
+
+
+def test_names_of_heads():
+    assert head_name(9, 6) == "L9.H6"
+    assert parse_head("L9.H6") == parse_head("9.6") == (9, 6)
+    with pytest.raises(hs.InputError, match=r"L9\.H6"):
+        parse_head("nine")
