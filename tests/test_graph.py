@@ -33,7 +33,7 @@ def test_a_small_shape_by_hand():
 
 
 def test_parallel_blocks_by_hand():
-    """In GPT-NeoX an MLP does not read the heads of its own layer: two edges fewer for 2 x 1, n_heads fewer per layer."""
+    """In GPT-NeoX an MLP does not read the heads of its own layer: n_heads edges fewer per layer."""
     edges = Graph(2, 1, parallel=True).edges
     assert "L0.H0->M0" not in edges
     assert "L1.H0->M1" not in edges

@@ -76,6 +76,15 @@ def test_saving_again_replaces_the_file(tmp_path: Path):
     same(Scores.load(path), SCORES)
 
 
+def test_a_reader_keeps_the_file_it_opened(tmp_path: Path):
+    """The new file takes the old one's name in one step; the old one is never written to."""
+    path = CIRCUIT.save(tmp_path / "record")
+    old = path.read_bytes()
+    with path.open("rb") as reader:
+        SCORES.save(path)
+        assert reader.read() == old
+
+
 def test_two_saves_give_the_same_bytes(tmp_path: Path):
     assert SCORES.save(tmp_path / "a").read_bytes() == SCORES.save(tmp_path / "b").read_bytes()
 
@@ -167,12 +176,13 @@ def test_an_exception_leaves_the_old_file_and_no_other(tmp_path: Path, problem: 
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_temporary_file_keeps_the_ending(tmp_path: Path):
-    """Matplotlib and others go by it."""
-    with whole_file(tmp_path / "x.png") as temporary:
-        assert (temporary.parent, temporary.suffix) == (tmp_path, ".png")
-        assert not (tmp_path / "x.png").exists()
-    assert (tmp_path / "x.png").exists()
+def test_a_temporary_file_is_not_taken_for_a_whole_one(tmp_path: Path):
+    """What a kill would leave behind matches no pattern that looks for records."""
+    path = tmp_path / "x.safetensors"
+    with whole_file(path) as temporary:
+        assert list(tmp_path.iterdir()) == [temporary]
+        assert not list(tmp_path.glob("*.safetensors"))
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_full_disk_leaves_the_old_record_and_no_other_file(tmp_path: Path):
@@ -296,7 +306,7 @@ def test_foreign_folders_are_refused(tmp_path: Path):
 
 def test_an_empty_folder_will_do(tmp_path: Path):
     # What a killed process may leave, or a file manager.
-    (tmp_path / ".manifest-abc.json").write_text("{")
+    (tmp_path / ".manifest.json-abc.part").write_text("{")
     assert Run.open(tmp_path, command="heads", settings=ASKED).manifest["files"] == []
 
 

@@ -33,8 +33,9 @@ app = typer.Typer(
     "checks that it does the task, scores every head and draws the head map.",
 )
 # Results go to standard output, everything else to standard error, so that --json can be piped.
-out = Console()
-err = Console(stderr=True)
+# (Without emoji, or paths such as a:x:b would change.)
+out = Console(emoji=False)
+err = Console(stderr=True, emoji=False)
 
 Models = Annotated[
     list[str],

@@ -74,6 +74,11 @@ def sweep(
 
     title = f"Keeping 0 to {shape[0] * shape[1]} heads of {model.name} on {task.name}"
     clean, corrupt, *kept = per_prompt(model, task, run, title).astype(np.float64).T
+    if abs(clean.mean() - corrupt.mean()) < 1e-4 * max(1.0, abs(clean.mean())):
+        raise InputError(
+            f"{model.name} gives clean and corrupt prompts of {task.name} the same metric ({clean.mean():.4g}): there "
+            "is no effect to explain. `headscope check` shows both; use other corrupt prompts."
+        )
     return Curve.of(
         scores, counts, np.stack(kept), clean, corrupt, resamples=resamples, seed=seed, ranking=ranking, signed=signed,
         fill=fill,

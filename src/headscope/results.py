@@ -193,10 +193,11 @@ def write_json(path: Path, value: Any) -> Path:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`, moved there when the block ends well and removed when it does not."""
+    """A temporary path beside `path`, moved there when the block ends well and removed when it does not. Its ending
+    is its own, so that what a kill leaves behind is not taken for a record."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}-", suffix=".part", dir=path.parent)
         os.close(handle)
     except OSError as error:
         raise SetupError(f"Cannot write {path}: {error.strerror}. Choose another place.") from error

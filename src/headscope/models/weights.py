@@ -16,7 +16,8 @@ def read_weights(source: str | Path, **options: Any) -> PreTrainedModel:
         source, trust_remote_code=False, output_loading_info=True, ignore_mismatched_sizes=True, **options
     )
     hf, info = loaded
-    wrong = sorted(info["missing_keys"]) + [f"{name} of another shape" for name, *_ in info["mismatched_keys"]]
+    other_shape = sorted(name for name, *_ in info["mismatched_keys"])
+    wrong = sorted(info["missing_keys"]) + [f"{name} of another shape" for name in other_shape]
     if wrong:
         place = Path(source, options.get("gguf_file", ""))
         raise InputError(

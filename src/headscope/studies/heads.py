@@ -17,7 +17,7 @@ import io
 import json
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -64,12 +64,12 @@ def study_heads(
     }  # fmt: skip
     run = Run.open(out, command="heads", settings=settings)
     checks, all_scores, curves, bands = [], [], [], []
-    for name in models:
-        model = load(name)
+    for name, short in zip(models, distinct(models), strict=True):
+        model = replace(load(name), name=short)
         run.note_model(name, describe(model))
-        for task_name in tasks:
-            task = make_task(task_name, model.tokenizer, n=n, seed=seed)
-            stem = f"{model.name}-{Path(task_name).stem}"
+        for task_name, title in zip(tasks, distinct(tasks), strict=True):
+            task = replace(make_task(task_name, model.tokenizer, n=n, seed=seed), name=title)
+            stem = f"{model.name}-{title}"
             checks.append(_checked(run, f"check-{stem}.json", model, task))
             for method_name in methods:
                 part = f"{stem}-{method_name}"
@@ -87,6 +87,18 @@ def study_heads(
     _write_tables(run, all_scores, curves + bands, compared)
     run.finish()
     return HeadStudy(run.folder, checks, all_scores, curves, bands, compared, figures)
+
+
+def distinct(names: list[str]) -> list[str]:
+    """Short names that tell models (or tasks) apart: the last part of a path, more of it where that is not enough."""
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"{twice[0]} is named twice. Name everything once.")
+    paths = [Path(name.removesuffix(".gguf").removesuffix(".jsonl")) for name in names]
+    for depth in range(1, max(len(path.parts) for path in paths) + 1):
+        short = ["-".join(path.parts[-depth:]).strip("-/") for path in paths]
+        if len(set(short)) == len(names):
+            return short
+    raise InputError(f"{' and '.join(names)} cannot be told apart by their names. Rename one.")
 
 
 def _unit(run: Run, name: str, kind: type[R], make: Callable[[], R]) -> R:
@@ -138,7 +150,7 @@ def _draw(
     only_pairs = ends if all(len(group) == 2 for group in by_task(curves).values()) else {}
     figures = {"curves": curve_panels(by_task(curves), bands=by_task(bands), segments=only_pairs, threshold=threshold)}
     for scores in all_scores:
-        name = f"heads-{scores.model}-{Path(scores.task).stem}-{scores.method}"
+        name = f"heads-{scores.model}-{scores.task}-{scores.method}"
         figures[name] = head_map(scores, label=scores.ranked()[:10])
     paths = []
     for name, figure in figures.items():

@@ -1,0 +1,54 @@
+"""What the README shows runs as it stands, on the tiny model instead of the real one."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import headscope.cli
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+
+
+def test_python_blocks():
+    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len(blocks) == 2
+    code = (
+        "\n".join(blocks)
+        .replace("smollm2-135m", "nano")
+        .replace("n=100", "n=4")
+        .replace("[(23, 3), (20, 0)]", "[(2, 1)]")
+    )
+    exec(compile(code, "README.md", "exec"), {"mask": torch.ones(4, 4), "keep": torch.zeros(4, 4)})
+
+
+COMMANDS = re.findall(r"^    headscope (.+?)(?:\s+#.*)?$", README, re.MULTILINE)
+
+
+def test_there_are_commands():
+    assert {"list", "check", "heads"} <= {command.split()[0] for command in COMMANDS}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    line = (
+        '{"clean": "When Mary and John went to the store, John gave a drink to", "answers": " Mary", "wrong": " John", '
+    )
+    (tmp_path / "my-task.jsonl").write_text(
+        line + '"corrupt": "When Mary and John went to the store, Anna gave a drink to"}\n'
+    )
+    words = shlex.split(re.sub(r"smollm2-135m|path/to/model", "nano", command))
+    if words[0] != "list":
+        words += ["--n", "4"] if "--n" not in words else []
+        words[words.index("--n") + 1] = "4"
+    monkeypatch.setattr(sys, "argv", ["headscope", *words])
+    with pytest.raises(SystemExit) as stopped:
+        headscope.cli.main()
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out.strip()

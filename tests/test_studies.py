@@ -1,0 +1,59 @@
+"""The head study: names that stay apart, and figures that say what the records say."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+
+import numpy as np
+import pytest
+
+import headscope as hs
+from headscope.models import builtin_folder
+from headscope.results import Curve
+from headscope.studies.heads import distinct, study_heads
+
+
+def test_short_names_stay_apart():
+    assert distinct(["smollm2-135m", "nano"]) == ["smollm2-135m", "nano"]
+    assert distinct(["org/model", "x/y.gguf"]) == ["model", "y"]
+    assert distinct(["a/model", "b/model"]) == ["a-model", "b-model"]
+    assert distinct(["ioi", "my/ioi.jsonl"]) == ["ioi", "my-ioi"]
+    with pytest.raises(hs.InputError, match="named twice"):
+        distinct(["nano", "nano"])
+
+
+def test_two_models_of_one_name_are_two_series(tmp_path):
+    folders = [tmp_path / side / "model" for side in ("left", "right")]
+    for folder in folders:
+        shutil.copytree(builtin_folder("nano"), folder)
+    study = study_heads(
+        [str(folder) for folder in folders], ["ioi"], out=tmp_path / "run", n=6, methods=["attribution"], draws=2,
+        formats=["png", "svg", "pdf"],
+    )  # fmt: skip
+    assert [curve.model for curve in study.curves] == ["left-model", "right-model"]
+    ((task, label, found),) = study.multipliers
+    assert (task, found.value) == ("ioi", pytest.approx(1.0))
+    assert label.startswith("right-model")
+    for name in ("curves", "heads-left-model-ioi-attribution"):
+        assert (tmp_path / "run" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert (tmp_path / "run" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+        assert b"<svg" in (tmp_path / "run" / f"{name}.svg").read_bytes()
+    with (tmp_path / "run" / "curves.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["model"] == "left-model" and row["method"] == "attribution"]
+    curve = Curve.load(tmp_path / "run" / "curve-left-model-ioi-attribution-task.safetensors")
+    np.testing.assert_allclose([float(row["explained"]) for row in rows], curve.explained, rtol=1e-4, atol=1e-6)
+
+
+def test_a_pair_without_an_effect_is_told(nano, tmp_path):
+    file = tmp_path / "same.jsonl"
+    line = (
+        '{"clean": "When Mary and John went to the store, John gave a drink to", '
+        '"corrupt": "When Mary and John went to the park, John gave a drink to", "answers": " Mary", "wrong": " John"}'
+    )
+    file.write_text(line + "\n")
+    task = hs.tasks.jsonl(file, nano.tokenizer)
+    scores = hs.methods.random(nano, task)
+    same = hs.tasks.Task(**{**vars(task), "corrupt": task.clean, "corrupt_ids": task.clean_ids})
+    with pytest.raises(hs.InputError, match="no effect to explain"):
+        hs.sweep(nano, same, scores)
