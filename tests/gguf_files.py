@@ -25,8 +25,8 @@ def write_gguf(
     quantised: bool = False,
     leave_out: Collection[str] = (),
 ) -> Path:
-    """A Llama model as a GGUF file: float32 or (where rows allow it) Q8_0, with a small byte-level ("gpt2") or SentencePiece ("llama")
-    vocabulary, without the tensors named in `leave_out`."""
+    """A Llama model as a GGUF file: float32 or (where rows allow it) Q8_0, with a small byte-level ("gpt2") or
+    SentencePiece ("llama") vocabulary, without the tensors named in `leave_out`."""
     config = hf.config
     heads, groups = config.num_attention_heads, config.num_key_value_heads
     assert len(TOKENS) == config.vocab_size

@@ -132,10 +132,11 @@ def test_damaged_folders(capfd, folder: Path, damage: Callable[[Path], Any], mes
     assert not (folder / "ran").exists(), "code of the model was run"
 
 
-def test_as_a_process_of_its_own(folder: Path, tmp_path: Path):
-    cut(folder / WEIGHTS, 30_000)
-    said = headscope_process("heads", folder, "--task", "ioi", "--out", tmp_path / "run", "--json")
-    assert "damaged or cut short" in refused(said)
+def test_as_a_process_of_its_own(tmp_path: Path):
+    """The same through a real exit code; cheap, because it is told before torch is imported."""
+    said = headscope_process("heads", "nano", "--task", "ioi,ooi", "--out", tmp_path / "run", "--json")
+    assert "Unknown task 'ooi'" in refused(said)
+    assert not (tmp_path / "run").exists()
 
 
 def test_own_code_beside_a_known_architecture_is_not_run(folder: Path):
@@ -321,6 +322,22 @@ def test_out_holds_another_run(capfd, tmp_path: Path):
     told = refused(headscope(capfd, *HEADS, "--out", out, "--seed", "1"))
     assert "holds a run with other settings: seed 0 there, 1 now" in told
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_a_model_without_effect(capfd, tmp_path: Path):
+    """All weights zero: there is nothing to explain."""
+    zero = hs.load("nano")
+    with torch.no_grad():
+        for parameter in zero.hf.parameters():
+            parameter.zero_()
+    zero.hf.save_pretrained(tmp_path / "zero")
+    zero.tokenizer.save_pretrained(tmp_path / "zero")
+    words = ("heads", tmp_path / "zero", *HEADS[2:], "--out", tmp_path / "run")
+    assert "there is no effect to explain" in refused(headscope(capfd, *words))
+    said = headscope(capfd, "check", tmp_path / "zero", "--task", "ioi", "--n", "4")
+    assert said.code == 0
+    assert said.err.startswith("Note: zero does not do ioi: accuracy 0.00")
+    assert len(said.err.splitlines()) == 1
 
 
 def test_a_misspelt_model_does_not_spoil_the_folder(capfd, tmp_path: Path):

@@ -187,11 +187,10 @@ class Session:
         narrow, tokens = narrow_head(self.model, self.tokens)
         tap = self._tap(keep_CBLH)
         with ExitStack() as stack:
-            token = _PASS.set(self)
-            stack.callback(_PASS.reset, token)
+            stack.enter_context(pass_of(self))
             stack.enter_context(narrow)
             for replacement in self._replacements(keep_CBLH, first):
-                stack.enter_context(_replaced(*replacement))
+                stack.enter_context(replaced(*replacement))
             stack.enter_context(armed(self.model.hf, tap))
             rows = [row[self.start :] for row in self.ids] * C
             cache = _PrefixCache(self._prefix) if self.start else None
@@ -258,13 +257,13 @@ class Session:
             args, kwargs = _with_hidden(args, kwargs, stream_RTD[:, -1:])
             out = layer_forward(*args, **kwargs)
             # Some models reshape to the shape of their input afterwards: give it, without copying.
-            return _wrap(_first(out).expand(-1, stream_RTD.shape[1], -1), q.layer_outputs)
+            return _wrap(first_output(out).expand(-1, stream_RTD.shape[1], -1), q.layer_outputs)
 
         def attend_from_all(*args: Any, **kwargs: Any) -> Any:
             if first == last and known_z:
                 return _wrap(q.projection.forward(z_RTD[:, -1:]), q.attention_outputs)  # pyright: ignore[reportOptionalMemberAccess, reportPossiblyUnboundVariable]
             args, kwargs = _with_hidden(args, kwargs, q.norm(whole[0]))  # pyright: ignore[reportOptionalCall]
-            return _wrap(_first(attention_forward(*args, **kwargs))[:, -1:], q.attention_outputs)
+            return _wrap(first_output(attention_forward(*args, **kwargs))[:, -1:], q.attention_outputs)
 
         if first == last:
             yield q.layer, lambda *a, **k: from_stream(answer_only, a, k)
@@ -298,7 +297,17 @@ class _PrefixCache(DynamicCache):
 
 
 @contextmanager
-def _replaced(module: nn.Module, forward: Callable) -> Iterator[None]:
+def pass_of(owner: object) -> Iterator[None]:
+    """Inside the block, replaced forwards are the replacements made by `owner`'s pass."""
+    token = _PASS.set(owner)
+    try:
+        yield
+    finally:
+        _PASS.reset(token)
+
+
+@contextmanager
+def replaced(module: nn.Module, forward: Callable) -> Iterator[None]:
     """Replace a module's forward for the pass that is set in this thread's context."""
     mine, plain = _PASS.get(), module.forward
 
@@ -323,7 +332,7 @@ def narrow_head(model: Model, tokens: AnswerTokens) -> tuple[Any, AnswerTokens]:
         return ExitStack(), tokens
     wanted, narrow = tokens.narrowed()
     weight, bias = head.weight[wanted], None if head.bias is None else head.bias[wanted]
-    return _replaced(head, lambda hidden: nn.functional.linear(hidden, weight, bias)), narrow
+    return replaced(head, lambda hidden: nn.functional.linear(hidden, weight, bias)), narrow
 
 
 def _find_parts(model: Model) -> list[Parts]:
@@ -358,7 +367,7 @@ def _find_parts(model: Model) -> list[Parts]:
     for index, (layer, attention) in enumerate(zip(layers, attentions, strict=True)):
         (layer_in, layer_out), (attention_in, attention_out) = seen[layer], seen[attention]
         z_BTD = z[index].flatten(2)
-        projection = next((m for m in attention.children() if between(m, z_BTD, _first(attention_out))), None)
+        projection = next((m for m in attention.children() if between(m, z_BTD, first_output(attention_out))), None)
         norm = next((m for m in layer.children() if between(m, layer_in, attention_in)), None)
         norm = nn.Identity() if _same(layer_in, attention_in) else norm
         lengths = [len(out) if isinstance(out, tuple) else 0 for out in (layer_out, attention_out)]
@@ -417,7 +426,7 @@ def _with_hidden(args: tuple, kwargs: dict, hidden: Tensor) -> tuple[tuple, dict
     return ((hidden, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": hidden})
 
 
-def _first(output: Any) -> Tensor:
+def first_output(output: Any) -> Tensor:
     return output[0] if isinstance(output, tuple) else output
 
 

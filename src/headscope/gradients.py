@@ -42,7 +42,7 @@ def z_and_gradient(
         return z_BTHK + nudges[call.layer]
 
     narrow, narrow_tokens = narrow_head(model, tokens)
-    with torch.enable_grad(), armed(model.hf, nudge), narrow, _embedded(model, embedding_BTD):
+    with torch.enable_grad(), armed(model.hf, nudge), narrow, embedded(model, embedding_BTD):
         metric_B = narrow_tokens(answer_logits(model, ids))
         gradients = torch.autograd.grad(metric_B.sum(), nudges)
     return z, list(gradients)
@@ -55,7 +55,7 @@ def embeddings(model: Model, ids: list[list[int]]) -> Tensor:
 
 
 @contextmanager
-def _embedded(model: Model, embedding_BTD: Tensor | None) -> Iterator[None]:
+def embedded(model: Model, embedding_BTD: Tensor | None) -> Iterator[None]:
     if embedding_BTD is None:
         yield
         return

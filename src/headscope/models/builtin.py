@@ -98,7 +98,10 @@ def _build(row: Builtin, folder: Path) -> None:
             parts.mkdir()
             _dequantise(_take_gguf(row, parts), scratch)
             shutil.rmtree(parts)
+            # mkdtemp and safetensors make private things; a cache may be shared.
             scratch.chmod(0o755)
+            for file in scratch.iterdir():
+                file.chmod(0o644)
             os.rename(scratch, folder)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)

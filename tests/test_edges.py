@@ -1,0 +1,96 @@
+"""Edge circuits: everything kept is the clean run, everything cut the corrupt one, and single edges by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from architectures import VOCAB
+
+import headscope as hs
+from headscope.edge_gradients import edge_attribution
+from headscope.edges import EdgeSession, EdgeView
+from headscope.measure import AnswerTokens, answer_logits
+from headscope.models.layouts import LAYOUTS
+
+NAMES = ["gpt2", "gpt_neox", "llama-gqa", "mistral", "qwen2", "qwen3", "olmo", "olmo2", "gemma2", "gemma3"]
+B, T = 3, 7
+
+
+@pytest.fixture(scope="module")
+def views(tiny):
+    made: dict[str, EdgeView] = {}
+
+    def get(name: str) -> EdgeView:
+        if name not in made:
+            made[name] = EdgeView(hs.load(str(tiny(name))))
+        return made[name]
+
+    return get
+
+
+def pair() -> tuple[list[list[int]], list[list[int]], AnswerTokens]:
+    draw = torch.Generator().manual_seed(3)
+    clean, corrupt = (torch.randint(3, VOCAB, (B, T), generator=draw).tolist() for _ in range(2))
+    return clean, corrupt, AnswerTokens.first_two(B, torch.device("cpu"))
+
+
+def test_every_row_is_tested(views):
+    assert {views(name).model.hf.config.model_type for name in NAMES} == set(LAYOUTS)
+
+
+@pytest.mark.parametrize("split", ["none", "qkv"])
+@pytest.mark.parametrize("name", NAMES)
+@torch.no_grad()
+def test_all_edges_are_the_clean_run_and_none_the_corrupt(views, name, split):
+    view = views(name)
+    graph = view.graph(split)
+    clean, corrupt, tokens = pair()
+    session = EdgeSession(view, clean, corrupt, tokens, graph)
+    keep = torch.stack([torch.ones(len(graph)), torch.zeros(len(graph))])
+    found = session.metrics(keep)
+    expected = torch.stack([tokens(answer_logits(view.model, ids)) for ids in (clean, corrupt)])
+    np.testing.assert_allclose(found.numpy(), expected.numpy(), atol=1e-5, rtol=1e-5)
+    assert (expected[0] - expected[1]).abs().min() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama-gqa", "gpt_neox"])
+@torch.no_grad()
+def test_all_edges_into_a_head_cut_is_that_heads_corrupt_value(views, name):
+    """A head that reads nothing but the corrupt run writes what it wrote there: head patching, by way of edges."""
+    view = views(name)
+    graph, model = view.graph(), view.model
+    clean, corrupt, tokens = pair()
+    session = EdgeSession(view, clean, corrupt, tokens, graph)
+    readers = np.array(graph.readers)[graph.ends[1]]
+    for layer, head in [(0, 1), (1, 2)]:
+        keep = torch.from_numpy(readers != f"L{layer}.H{head}").float()
+        mask = torch.ones(model.n_layers, model.n_heads)
+        mask[layer, head] = 0
+        with hs.record(model) as z:
+            answer_logits(model, corrupt)
+        with hs.patched(model, mask, fill=z):
+            expected = tokens(answer_logits(model, clean))
+        np.testing.assert_allclose(session.metrics(keep[None])[0].numpy(), expected.numpy(), atol=1e-5, rtol=1e-5)
+
+
+def test_a_model_without_a_row_says_which(tiny):
+    with pytest.raises(hs.InputError, match=r"(?s)phi3.*layouts\.py"):
+        EdgeView(hs.load(str(tiny("phi3"))))
+
+
+@pytest.mark.parametrize("split", ["none", "qkv"])
+@pytest.mark.parametrize("name", NAMES)
+def test_attribution_is_the_slope_of_running_the_circuit(views, name, split):
+    """The literal definition: every reader's input apart, differentiated edge by edge through the exact circuit run."""
+    view = views(name)
+    graph = view.graph(split)
+    clean, corrupt, tokens = pair()
+    session = EdgeSession(view, clean, corrupt, tokens, graph)
+    keep = torch.ones(1, len(graph), requires_grad=True)
+    with torch.enable_grad():
+        metrics = session.metrics(keep)
+    literal = torch.stack([torch.autograd.grad(metrics[0, b], keep, retain_graph=True)[0][0] for b in range(B)])
+    found = edge_attribution(view, graph, clean, corrupt, tokens)
+    scale = literal.abs().max().item()
+    np.testing.assert_allclose(found.numpy(), literal.numpy(), atol=1e-5 * scale)
