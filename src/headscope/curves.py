@@ -16,11 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.edges import EDGE_TOKENS, EdgeSession, view_of
 from headscope.errors import InputError
 from headscope.fills import session_opener
 from headscope.measure import AnswerTokens, answer_logits, per_prompt
 from headscope.models.model import Model
-from headscope.results import Curve, Scores
+from headscope.results import Curve, EdgeScores, Scores
 from headscope.tasks.task import Task
 
 RANKINGS = ("task", "prompt")
@@ -33,7 +34,7 @@ EVERY_K = 160
 def sweep(
     model: Model,
     task: Task,
-    scores: Scores,
+    scores: Scores | EdgeScores,
     *,
     ranking: str = "task",
     signed: bool = False,
@@ -42,7 +43,7 @@ def sweep(
     resamples: int = 1000,
     seed: int = 0,
 ) -> Curve:
-    """Keep the k best heads, fill the others, for k from none to all.
+    """Keep the k best heads (or edges), fill the others, for k from none to all.
 
     ranking: "task" ranks by the mean score, "prompt" ranks anew for every prompt by its own scores.
     signed: rank from most positive to most negative instead of by absolute value.
@@ -50,6 +51,8 @@ def sweep(
     k: the numbers of heads to keep; all of them for small models and a grid for large ones, unless given.
     resamples, seed: of the bootstrap.
     """
+    if isinstance(scores, EdgeScores):
+        return _sweep_edges(model, task, scores, signed=signed, k=k, resamples=resamples, seed=seed)
     if ranking not in RANKINGS:
         raise InputError(f"Unknown ranking {ranking!r}. Known: {', '.join(RANKINGS)}.")
     shape = (model.n_layers, model.n_heads)
@@ -74,15 +77,43 @@ def sweep(
 
     title = f"Keeping 0 to {shape[0] * shape[1]} heads of {model.name} on {task.name}"
     clean, corrupt, *kept = per_prompt(model, task, run, title).astype(np.float64).T
-    if abs(clean.mean() - corrupt.mean()) < 1e-4 * max(1.0, abs(clean.mean())):
-        raise InputError(
-            f"{model.name} gives clean and corrupt prompts of {task.name} the same metric ({clean.mean():.4g}): there "
-            "is no effect to explain. `headscope check` shows both; use other corrupt prompts."
-        )
+    _refuse_nothing(model, task, clean, corrupt)
     return Curve.of(
         scores, counts, np.stack(kept), clean, corrupt, resamples=resamples, seed=seed, ranking=ranking, signed=signed,
         fill=fill,
     )  # fmt: skip
+
+
+def _sweep_edges(
+    model: Model, task: Task, scores: EdgeScores, *, signed: bool, k: list[int] | None, resamples: int, seed: int
+) -> Curve:
+    view, graph = view_of(model), scores.graph
+    if graph != view.graph(graph.split):
+        raise InputError(f"These scores are for another shape than {model.name}'s. Score this model on this task.")
+    total = len(graph)
+    counts = np.array(sorted(set(log_grid(total) if k is None else k)))
+    ranks = np.empty(total, dtype=np.int64)
+    ranks[scores.ranked(signed=signed)] = np.arange(total)
+
+    def run(rows: list[int], tokens: AnswerTokens) -> Tensor:
+        clean, corrupt = ([ids[i] for i in rows] for ids in (task.clean_ids, task.corrupt_ids))
+        session = EdgeSession(view, clean, corrupt, tokens, graph)
+        keep_PE = torch.from_numpy(ranks[None] < counts[:, None]).float()
+        ends = [tokens(answer_logits(model, ids)) for ids in (clean, corrupt)]
+        return torch.cat([torch.stack(ends), session.metrics(keep_PE)]).T
+
+    title = f"Keeping 1 to {total:,} edges of {model.name} on {task.name}"
+    clean, corrupt, *kept = per_prompt(model, task, run, title, tokens=EDGE_TOKENS).astype(np.float64).T
+    _refuse_nothing(model, task, clean, corrupt)
+    return Curve.of(
+        scores, counts, np.stack(kept), clean, corrupt, resamples=resamples, seed=seed, ranking="task", signed=signed,
+        fill="corrupt",
+    )  # fmt: skip
+
+
+def log_grid(total: int, points: int = 31) -> list[int]:
+    """Numbers of edges to keep, evenly spaced on a log axis."""
+    return sorted({round(total ** (at / (points - 1))) for at in range(points)})
 
 
 def random_band(
@@ -113,6 +144,14 @@ def grid(total: int) -> list[int]:
         step = max(1.0, counts[-1] * 0.1)
         counts.append(min(total, counts[-1] + int(step)))
     return counts
+
+
+def _refuse_nothing(model: Model, task: Task, clean: np.ndarray, corrupt: np.ndarray) -> None:
+    if abs(clean.mean() - corrupt.mean()) < 1e-4 * max(1.0, abs(clean.mean())):
+        raise InputError(
+            f"{model.name} gives clean and corrupt prompts of {task.name} the same metric ({clean.mean():.4g}): there "
+            "is no effect to explain. `headscope check` shows both; use other corrupt prompts."
+        )
 
 
 def _ranks(values_NLH: np.ndarray, signed: bool) -> np.ndarray:

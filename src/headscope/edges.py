@@ -17,6 +17,7 @@ V readers of a layer.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -27,13 +28,17 @@ import torch
 from torch import Tensor, nn
 
 from headscope.attention import Call, armed
-from headscope.engine import first_output, narrow_head, pass_of, replaced
+from headscope.engine import engine_of, first_output, narrow_head, pass_of, probe_ids, replaced
+from headscope.errors import InputError
 from headscope.graph import Graph
 from headscope.measure import AnswerTokens, answer_logits
 from headscope.models.layouts import is_parallel, layout_of
 from headscope.models.model import Model
 
 PARTS = ("q", "k", "v")
+
+# Tokens per batch: edges keep what every writer wrote, which is much more per token than heads need.
+EDGE_TOKENS = 320
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,30 @@ def _inputs_last(projection: Any) -> Tensor:
     return projection.weight.T if type(projection).__name__ == "Conv1D" else projection.weight
 
 
+_VIEWS: weakref.WeakKeyDictionary[Model, EdgeView] = weakref.WeakKeyDictionary()
+
+
+def view_of(model: Model) -> EdgeView:
+    """The edge view of a model, made and checked when first asked for: with all edges kept it must give the plain
+    metric, with none the corrupt one."""
+    if model not in _VIEWS:
+        view = EdgeView(model)
+        ids = probe_ids(model).tolist()
+        other = [ids[0][:1] + ids[0][:-1]]
+        tokens, graph = AnswerTokens.first_two(1, model.device), view.graph()
+        with torch.no_grad():
+            found = EdgeSession(view, ids, other, tokens, graph).metrics(torch.eye(2)[:, :1].expand(2, len(graph)))
+            expected = torch.stack([tokens(answer_logits(model, one)) for one in (ids, other)])
+        tolerance = 1e-4 if model.hf.dtype == torch.float32 else 0.1
+        if not torch.allclose(found, expected, atol=tolerance, rtol=tolerance):
+            raise InputError(
+                f"The layout row of {model.hf.config.model_type} does not describe {model.name}: run by edges its metric "
+                f"is off by {(found - expected).abs().max():.1e}. Correct the row in models/layouts.py."
+            )
+        _VIEWS[model] = view
+    return _VIEWS[model]
+
+
 class EdgeSession:
     """A batch of pairs of one length, ready to be run under many edge circuits."""
 
@@ -128,7 +157,9 @@ class EdgeSession:
 
     def metrics(self, keep_CE: Tensor) -> Tensor:
         """Metric of every prompt under every circuit, (C, B). keep_CE: which edges of the graph each circuit keeps."""
-        return torch.cat([self._pass(keep_E[None]) for keep_E in keep_CE])
+        # What the writers wrote is the largest thing kept: writers x stream width for every token.
+        size = max(1, engine_of(self.view.model).tokens // (4 * self.T * self.B))
+        return torch.cat([self._pass(part) for part in keep_CE.split(size)])
 
     def _pass(self, keep_CE: Tensor) -> Tensor:
         view, graph = self.view, self.graph

@@ -355,7 +355,7 @@ def _find_parts(model: Model) -> list[Parts]:
     ]
     try:
         with torch.no_grad(), record(model) as z:
-            hf(input_ids=_probe_ids(model), use_cache=False)
+            hf(input_ids=probe_ids(model), use_cache=False)
     finally:
         for hook in hooks:
             hook.remove()
@@ -388,7 +388,7 @@ def _layer_above(hf: nn.Module, name: str, n_layers: int) -> nn.Module:
 def _check(engine: Engine) -> str:
     """Fast and plain on a short pair of prompts under random masks: an empty string, or what differs."""
     model = engine.model
-    ids = _probe_ids(model).repeat(2, 1)
+    ids = probe_ids(model).repeat(2, 1)
     ids[1] = ids[1].roll(1)
     other = ids.clone()
     other[:, -3] = ids[:, -4]
@@ -406,7 +406,7 @@ def _check(engine: Engine) -> str:
     return f"differs by {difference:.1e} from the plain way" if not difference < tolerance else ""
 
 
-def _probe_ids(model: Model) -> Tensor:
+def probe_ids(model: Model) -> Tensor:
     config = model.hf.config.get_text_config()
     longest = getattr(config, "max_position_embeddings", None) or 8
     return torch.tensor([[5, 3, 8, 6, 4, 9, 7, 1][:longest]], device=model.device) % config.vocab_size

@@ -8,6 +8,7 @@ where both read the same stream), the logits read everything.
 
 from __future__ import annotations
 
+import heapq
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -101,3 +102,51 @@ class Graph:
         reads = np.array([name.startswith("L") for name in self.readers])
         writer, reader = self.ends
         return writes[writer] & reads[reader]
+
+    def connected(self, keep: np.ndarray) -> np.ndarray:
+        """(edges,): the kept edges that lie on a path from the embedding to the logits."""
+        writer, reader = self.ends
+        alive = keep.astype(bool)
+        component = np.array([self._component(name) for name in self.readers])
+        while True:
+            # A writer speaks if something reaches its component; a reader counts if its component goes on.
+            reached, leads = np.zeros(len(self.writers), bool), np.zeros(len(self.writers) + 1, bool)
+            reached[0] = leads[-1] = True
+            into, out_of = component[reader[alive]], writer[alive]
+            reached[into[into < len(self.writers)]] = True
+            leads[out_of] = True
+            now = alive & reached[writer] & leads[component[reader]]
+            if (now == alive).all():
+                return alive
+            alive = now
+
+    def _component(self, reader: str) -> int:
+        """The writer that a reader belongs to; one past the last for the logits."""
+        name = reader.removesuffix(".q").removesuffix(".k").removesuffix(".v")
+        return len(self.writers) if name == "logits" else self._places[name]
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self.writers)}
+
+    def greedy(self, values: np.ndarray) -> np.ndarray:
+        """Edges in the order in which a circuit grows from the logits: always the largest absolute score among edges
+        whose reader is in already; those that never connect come last."""
+        writer, reader = self.ends
+        strength = np.abs(values)
+        component = np.array([self._component(name) for name in self.readers])[reader]
+        into: dict[int, list[int]] = {}
+        for edge, at in enumerate(component.tolist()):
+            into.setdefault(at, []).append(edge)
+        inside, order = {len(self.writers)}, []
+        heap = [(-strength[edge], edge) for edge in into[len(self.writers)]]
+        heapq.heapify(heap)
+        while heap:
+            _, edge = heapq.heappop(heap)
+            order.append(edge)
+            source = int(writer[edge])
+            if source not in inside:
+                inside.add(source)
+                for more in into.get(source, []):
+                    heapq.heappush(heap, (-strength[more], more))
+        return np.array(order)

@@ -147,12 +147,14 @@ def check(model: Model, task: Task) -> Check:
     )
 
 
-def per_prompt(model: Model, task: Task, run: Callable[[list[int], AnswerTokens], Tensor], title: str) -> np.ndarray:
+def per_prompt(
+    model: Model, task: Task, run: Callable[[list[int], AnswerTokens], Tensor], title: str, *, tokens: int = TOKENS
+) -> np.ndarray:
     """`run(rows, tokens)` on every batch of the task; its results, a row per prompt, in the order of the prompts."""
     fits(model, task)
     out: np.ndarray | None = None
     with bar(title, len(task), unit="prompts") as shown:
-        for rows in batches(task):
+        for rows in batches(task, tokens):
             part = run(rows, AnswerTokens.of(task, rows, model.device)).float().cpu().numpy()
             if out is None:
                 out = np.empty((len(task), *part.shape[1:]), part.dtype)

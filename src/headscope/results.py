@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Self
@@ -23,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from headscope.errors import InputError, SetupError
-from headscope.graph import head_name
+from headscope.graph import Graph, head_name
 
 FORMAT = 1
 
@@ -89,6 +90,43 @@ class Scores(Record):
 
 
 @dataclass(frozen=True)
+class EdgeScores(Record):
+    """How much every edge matters for a task, by one method; positive where it helps."""
+
+    model: str
+    task: str
+    method: str
+    values: np.ndarray  # (E,), mean over prompts, in the order of graph.edges
+    per_prompt: np.ndarray  # (N, E), or (0, E) where it was not asked for
+    shape: dict[str, Any]  # n_layers, n_heads, split, parallel
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def graph(self) -> Graph:
+        return Graph(**self.shape)
+
+    @classmethod
+    def of(
+        cls, model: str, task: Any, method: str, graph: Graph, values: np.ndarray, per_prompt: np.ndarray | None,
+        **settings: Any,
+    ) -> EdgeScores:  # fmt: skip
+        shape = {f.name: getattr(graph, f.name) for f in fields(graph)}
+        each = np.empty((0, len(graph)), np.float32) if per_prompt is None else per_prompt
+        about = {"n": len(task), "seed": task.seed, **settings}
+        return cls(model, task.name, method, values.astype(np.float32), each, shape, about)
+
+    def ranked(self, *, signed: bool = False, greedy: bool = False) -> np.ndarray:
+        """Edges, as places in graph.edges, the one that matters most first."""
+        if greedy:
+            return self.graph.greedy(self.values)
+        return np.argsort(-(self.values if signed else np.abs(self.values)), kind="stable")
+
+    def top(self, k: int, *, signed: bool = False) -> list[tuple[str, float]]:
+        """Names and scores of the k edges that matter most."""
+        return [(self.graph.edges[e], float(self.values[e])) for e in self.ranked(signed=signed)[:k]]
+
+
+@dataclass(frozen=True)
 class Circuit(Record):
     """A set of kept heads."""
 
@@ -126,7 +164,7 @@ class Curve(Record):
 
     @classmethod
     def of(
-        cls, scores: Scores, k: np.ndarray, metrics: np.ndarray, clean: np.ndarray, corrupt: np.ndarray, *,
+        cls, scores: Scores | EdgeScores, k: np.ndarray, metrics: np.ndarray, clean: np.ndarray, corrupt: np.ndarray, *,
         resamples: int, seed: int, **settings: Any,
     ) -> Curve:  # fmt: skip
         """The curve of a sweep, with 95 % bootstrap intervals over prompts."""

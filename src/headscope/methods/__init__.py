@@ -1,4 +1,4 @@
-"""Scoring methods: a file each, one signature, `(model, task, *, ...) -> Scores`."""
+"""Scoring methods: a file each, one signature, `(model, task, *, ...) -> Scores`, or `EdgeScores` for edges."""
 
 from __future__ import annotations
 
@@ -8,12 +8,19 @@ from headscope.errors import InputError
 from headscope.methods.ablation import ablation
 from headscope.methods.attribution import attribution
 from headscope.methods.attribution_ig import attribution_ig
+from headscope.methods.eap import eap
+from headscope.methods.eap_ig import eap_ig
+from headscope.methods.edge_patching import edge_patching
+from headscope.methods.edge_random import edge_random
 from headscope.methods.gradient import gradient
 from headscope.methods.patching import patching
 from headscope.methods.random import random
-from headscope.results import Scores
+from headscope.results import EdgeScores, Scores
 
-__all__ = ["METHODS", "ablation", "attribution", "attribution_ig", "gradient", "method", "patching", "random"]
+__all__ = [
+    "EDGE_METHODS", "METHODS", "ablation", "attribution", "attribution_ig", "eap", "eap_ig", "edge_method",
+    "edge_patching", "edge_random", "gradient", "method", "patching", "random",
+]  # fmt: skip
 
 METHODS: dict[str, Callable[..., Scores]] = {
     "patching": patching,
@@ -25,8 +32,23 @@ METHODS: dict[str, Callable[..., Scores]] = {
 }
 
 
+EDGE_METHODS: dict[str, Callable[..., EdgeScores]] = {
+    "eap-ig": eap_ig,
+    "eap": eap,
+    "patching": edge_patching,
+    "random": edge_random,
+}
+
+
 def method(name: str) -> Callable[..., Scores]:
     """The method called `name`."""
     if name not in METHODS:
         raise InputError(f"Unknown method {name!r}. Known: {', '.join(METHODS)}.")
     return METHODS[name]
+
+
+def edge_method(name: str) -> Callable[..., EdgeScores]:
+    """The method for edges called `name`."""
+    if name not in EDGE_METHODS:
+        raise InputError(f"Unknown method {name!r} for edges. Known: {', '.join(EDGE_METHODS)}.")
+    return EDGE_METHODS[name]

@@ -1,0 +1,24 @@
+"""Edge attribution patching with integrated gradients (EAP-IG).
+
+EAP with the gradient averaged over points between the corrupt and the clean token embeddings, after Hanna, Pezzelle and
+Belinkov (2024). The points are the middles of `steps` equal parts. Cost: two forward passes, and a forward and a
+backward pass per step.
+"""
+
+from __future__ import annotations
+
+from headscope.errors import InputError
+from headscope.methods.eap import attribute_edges
+from headscope.models.model import Model
+from headscope.results import EdgeScores
+from headscope.tasks.task import Task
+
+
+def eap_ig(model: Model, task: Task, *, steps: int = 5, split: str = "none", per_prompt: bool = False) -> EdgeScores:
+    """Edge attribution with the gradient averaged between corrupt and clean embeddings.
+
+    steps: how many points. split, per_prompt: as for eap.
+    """
+    if steps < 1:
+        raise InputError(f"eap-ig needs at least 1 step, found {steps}.")
+    return attribute_edges(model, task, "eap-ig", split=split, steps=steps, per_prompt=per_prompt)

@@ -1,0 +1,49 @@
+"""Activation patching of edges, exact.
+
+    score(u -> v) = m(clean) - m(clean with u's corrupt value on the way to v alone)
+
+Cost: one run of an edge circuit per edge and prompt; for small models, or a chosen few edges of a large one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headscope.edges import EDGE_TOKENS, EdgeSession, view_of
+from headscope.errors import InputError
+from headscope.measure import AnswerTokens, per_prompt
+from headscope.models.model import Model
+from headscope.results import EdgeScores
+from headscope.tasks.task import Task
+
+
+@torch.no_grad()
+def edge_patching(model: Model, task: Task, *, split: str = "none", edges: Sequence[str] | None = None) -> EdgeScores:
+    """Exact: cut one edge at a time, and see what the answer loses.
+
+    split: as for eap. edges: names of the edges to cut (all of them unless given); the others score 0.
+    """
+    view = view_of(model)
+    graph = view.graph(split)
+    places = {name: place for place, name in enumerate(graph.edges)}
+    if edges is not None and (unknown := [name for name in edges if name not in places]):
+        raise InputError(f"{model.name} has no edge {unknown[0]!r}. Edges are named like {graph.edges[-1]}.")
+    chosen = torch.tensor([places[name] for name in edges] if edges is not None else list(range(len(graph))))
+
+    def run(rows: list[int], tokens: AnswerTokens) -> Tensor:
+        clean, corrupt = ([ids[i] for i in rows] for ids in (task.clean_ids, task.corrupt_ids))
+        session = EdgeSession(view, clean, corrupt, tokens, graph)
+        whole_1B = session.metrics(torch.ones(1, len(graph)))
+        scores_BE = torch.zeros(len(rows), len(graph))
+        for part in chosen.split(64):
+            keep = torch.ones(len(part), len(graph)).scatter(1, part[:, None], 0.0)
+            scores_BE[:, part] = (whole_1B - session.metrics(keep)).T
+        return scores_BE
+
+    values = per_prompt(model, task, run, f"Cutting {len(chosen):,} edges of {model.name}", tokens=EDGE_TOKENS)
+    mean = values.mean(axis=0, dtype=np.float64)
+    return EdgeScores.of(model.name, task, "edge-patching", graph, mean, values)

@@ -1,0 +1,20 @@
+"""Random scores of edges: the ranking that knows nothing, to compare others with. Cost: none."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headscope.edges import view_of
+from headscope.models.model import Model
+from headscope.results import EdgeScores
+from headscope.tasks.task import Task
+
+
+def edge_random(model: Model, task: Task, *, split: str = "none", seed: int = 0) -> EdgeScores:
+    """Random scores, for reference.
+
+    split: as for eap. seed: of the scores.
+    """
+    graph = view_of(model).graph(split)
+    values = np.random.default_rng(seed).normal(size=len(graph))
+    return EdgeScores.of(model.name, task, "edge-random", graph, values, None, random_seed=seed)
