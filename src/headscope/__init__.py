@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headscope.interventions import Recording, gated, masked, patched, record
     from headscope.measure import Check, check
     from headscope.models import Model, load
-    from headscope.results import Circuit, Curve, Scores
+    from headscope.results import Circuit, Curve, EdgeScores, Scores
 
 __version__ = "0.1.0"
 
@@ -32,13 +32,14 @@ _DOOR = {
     "headscope.interventions": ("Recording", "gated", "masked", "patched", "record"),
     "headscope.measure": ("Check", "check"),
     "headscope.models": ("Model", "load"),
-    "headscope.results": ("Circuit", "Curve", "Scores"),
+    "headscope.results": ("Circuit", "Curve", "EdgeScores", "Scores"),
 }
 _HOME = {name: module for module, names in _DOOR.items() for name in names}
 
 __all__ = [
-    "Check", "Circuit", "Curve", "HeadscopeError", "InputError", "Model", "Multiplier", "Recording", "Scores",
-    "SetupError", "check", "gated", "load", "masked", "methods", "multiplier", "patched", "record", "sweep", "tasks",
+    "Check", "Circuit", "Curve", "EdgeScores", "HeadscopeError", "InputError", "Model", "Multiplier", "Recording",
+    "Scores", "SetupError", "check", "gated", "load", "masked", "methods", "multiplier", "patched", "record", "sweep",
+    "tasks",
 ]  # fmt: skip
 
 

@@ -21,7 +21,8 @@ import headscope
 from headscope.errors import HeadscopeError, InputError
 
 if TYPE_CHECKING:
-    from headscope.results import Scores
+    from headscope.results import EdgeScores, Scores
+    from headscope.studies.edges import EdgeStudy
     from headscope.studies.heads import HeadStudy
 
 app = typer.Typer(
@@ -136,18 +137,62 @@ def heads(
         study = study_heads(models, names, out=folder, threshold=threshold, formats=formats, **options)
     curves = [summary(curve, threshold) for curve in study.curves + study.bands]
     if as_json:
-        _print_json(_study_as_dict(study, curves, top))
+        _print_json(_study_as_dict(study, curves, top, "head"))
         return
-    for scores in study.scores:
-        out.print(_top_heads(scores, top))
-    out.print(_curve_table(curves, threshold))
-    for task_name, label, found in study.multipliers:
-        out.print(f"{task_name}: {study.curves[0].label} against {label}: {found}", soft_wrap=True, highlight=False)
-    _warn_unusable(study.checks)
-    for path in study.figures:
-        if path.suffix == ".png":
-            out.print(f"Picture: {_plain(path)}", soft_wrap=True)
-    out.print(f"Everything: {_plain(folder)}", soft_wrap=True)
+    _print_study(study, curves, top, threshold, "head")
+
+
+@app.command()
+def edges(
+    models: Models,
+    task: Tasks,
+    method: Annotated[
+        str,
+        typer.Option("--method", "-m", help="How to score edges, separated by commas: eap-ig, eap, patching, random."),
+    ] = "eap-ig",
+    split: Annotated[
+        str, typer.Option(help="A head is one reader (none), or its q, k and v are three (qkv).")
+    ] = "none",
+    signed: Annotated[
+        bool, typer.Option("--signed", help="Rank from most positive to most negative, not by absolute score.")
+    ] = False,
+    threshold: Annotated[float, typer.Option(help="Explained effect at which curves are compared.")] = 0.9,
+    n: Prompts = 50,
+    seed: Seed = 0,
+    to: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Run folder; by default one under runs/ for these settings.")
+    ] = None,
+    figures: Annotated[str, typer.Option("--format", help="Figure formats: png, svg, pdf.")] = "png,svg,pdf",
+    top: Annotated[int, typer.Option(min=1, help="Edges to list.")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Which edges between components does a model use, and how few of them are enough?
+
+    Scores every edge (embedding, heads, MLPs, logits), sweeps the number of edges kept on a log axis, draws explained
+    effect against edges kept, and draws and exports the circuit that reaches the threshold (JSON, GraphML).
+    A run that was stopped goes on where it was when the same command is given again.
+
+    Example: `headscope edges smollm2-135m --task ioi --method eap-ig,random`
+    """
+    names = _task_names(task)
+    formats = _split(figures, "--format")
+    options = {"methods": _split(method, "--method"), "split": split, "signed": signed, "n": n, "seed": seed}
+    folder = to or _default_folder("edges", {"models": models, "tasks": names, **options})
+
+    from headscope.progress import shown
+    from headscope.studies.edges import study_edges
+    from headscope.studies.heads import summary
+
+    with shown():
+        study = study_edges(models, names, out=folder, threshold=threshold, formats=formats, **options)
+    curves = [summary(curve, threshold) for curve in study.curves]
+    if as_json:
+        _print_json({**_study_as_dict(study, curves, top, "edge"), "circuits": study.circuits})
+        return
+    _print_study(study, curves, top, threshold, "edge")
+    for c in study.circuits:
+        about = f"{c['model']} on {c['task']}, {c['method']}"
+        out.print(f"Circuit of {about}: {c['chosen']:,} edges, {c['connected']:,} of them connected", highlight=False)
 
 
 listing = typer.Typer(no_args_is_help=True, help="What there is: models, tasks, methods.")
@@ -172,10 +217,16 @@ def list_tasks(as_json: AsJson = False) -> None:
 
 @listing.command("methods")
 def list_methods(as_json: AsJson = False) -> None:
-    """Methods that score heads."""
-    from headscope.methods import METHODS
+    """Methods that score heads, and edges."""
+    from headscope.methods import EDGE_METHODS, METHODS
 
-    _print_list("Method", {name: _first_sentence(score.__doc__) for name, score in METHODS.items()}, as_json)
+    tables = {"heads": METHODS, "edges": EDGE_METHODS}
+    rows = {
+        f"{name} ({kind})": _first_sentence(score.__doc__)
+        for kind, table in tables.items()
+        for name, score in table.items()
+    }
+    _print_list("Method", rows, as_json)
 
 
 def main() -> None:
@@ -213,11 +264,25 @@ def _default_folder(command: str, settings: dict) -> Path:
     return Path("runs") / f"{command}-{models}-{digest}"
 
 
-def _top_heads(scores: Scores, top: int) -> Table:
-    title = f"{scores.model} on {scores.task}: the heads that matter most"
-    table = Table(
-        "Rank", "Head", "Score", "", title=title, caption=f"{scores.method}, {len(scores.per_prompt)} prompts"
-    )
+def _print_study(study: HeadStudy | EdgeStudy, curves: list[dict], top: int, threshold: float, what: str) -> None:
+    for scores in study.scores:
+        if "random" not in scores.method:
+            out.print(_top(scores, top, what))
+    out.print(_curve_table(curves, threshold, what))
+    for task_name, label, found in study.multipliers:
+        line = f"{task_name}: {study.curves[0].label} against {label}: {found}"
+        out.print(_plain(line), soft_wrap=True, highlight=False)
+    _warn_unusable(study.checks)
+    for path in study.figures:
+        if path.suffix == ".png":
+            out.print(f"Picture: {_plain(path)}", soft_wrap=True)
+    out.print(f"Everything: {_plain(study.folder)}", soft_wrap=True)
+
+
+def _top(scores: Scores | EdgeScores, top: int, what: str) -> Table:
+    title = f"{scores.model} on {scores.task}: the {what}s that matter most"
+    caption = f"{scores.method}, {scores.settings['n']} prompts"
+    table = Table("Rank", what.capitalize(), "Score", "", title=title, caption=caption)
     rows = scores.top(top)
     largest = max(abs(score) for _, score in rows) or 1.0
     for rank, (name, score) in enumerate(rows, 1):
@@ -226,19 +291,20 @@ def _top_heads(scores: Scores, top: int) -> Table:
     return table
 
 
-def _curve_table(curves: list[dict], threshold: float) -> Table:
-    columns = ("Model", "Task", "Method", "Ranking", f"Heads for {threshold:g}", "of", "Area", "CPR", "CMD")
+def _curve_table(curves: list[dict], threshold: float, what: str) -> Table:
+    needed = f"{what.capitalize()}s for {threshold:g}"
+    columns = ("Model", "Task", "Method", "Ranking", needed, "of", "Area", "CPR", "CMD")
     signed = curves[0]["signed"]
     caption = "CPR, CMD: areas at MIB's sizes, ranked by " + ("signed" if signed else "absolute") + " score"
-    table = Table(*columns, title="Explained effect against heads kept", caption=caption)
+    table = Table(*columns, title=f"Explained effect against {what}s kept", caption=caption)
     for c in curves:
-        at = c["heads_at_threshold"]
+        at = c["k_at_threshold"]
         row = (c["model"], c["task"], c["method"], c["ranking"], "not reached" if at is None else f"{at:.1f}")
-        table.add_row(*row, str(c["heads"]), f"{c['area']:.3f}", f"{c['cpr']:.3f}", f"{c['cmd']:.3f}")
+        table.add_row(*row, str(c["total"]), f"{c['area']:.3f}", f"{c['cpr']:.3f}", f"{c['cmd']:.3f}")
     return table
 
 
-def _study_as_dict(study: HeadStudy, curves: list[dict], top: int) -> dict:
+def _study_as_dict(study: HeadStudy | EdgeStudy, curves: list[dict], top: int, what: str) -> dict:
     return {
         "run": str(study.folder),
         "checks": [{**asdict(found), "usable": found.usable} for found in study.checks],
@@ -247,7 +313,7 @@ def _study_as_dict(study: HeadStudy, curves: list[dict], top: int) -> dict:
                 "model": s.model,
                 "task": s.task,
                 "method": s.method,
-                "top": [{"head": h, "score": v} for h, v in s.top(top)],
+                "top": [{what: name, "score": v} for name, v in s.top(top)],
             }
             for s in study.scores
         ],

@@ -130,8 +130,8 @@ def view_of(model: Model) -> EdgeView:
         tolerance = 1e-4 if model.hf.dtype == torch.float32 else 0.1
         if not torch.allclose(found, expected, atol=tolerance, rtol=tolerance):
             raise InputError(
-                f"The layout row of {model.hf.config.model_type} does not describe {model.name}: run by edges its metric "
-                f"is off by {(found - expected).abs().max():.1e}. Correct the row in models/layouts.py."
+                f"The layout row of {model.hf.config.model_type} does not describe {model.name}: run by edges its "
+                f"metric is off by {(found - expected).abs().max():.1e}. Correct the row in models/layouts.py."
             )
         _VIEWS[model] = view
     return _VIEWS[model]

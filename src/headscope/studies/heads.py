@@ -70,19 +70,19 @@ def study_heads(
         for task_name, title in zip(tasks, distinct(tasks), strict=True):
             task = replace(make_task(task_name, model.tokenizer, n=n, seed=seed), name=title)
             stem = f"{model.name}-{title}"
-            checks.append(_checked(run, f"check-{stem}.json", model, task))
+            checks.append(checked(run, f"check-{stem}.json", model, task))
             for method_name in methods:
                 part = f"{stem}-{method_name}"
-                scores = _unit(run, f"scores-{part}", Scores, lambda m=method_name, t=task, mo=model: score[m](mo, t))
+                scores = unit(run, f"scores-{part}", Scores, lambda m=method_name, t=task, mo=model: score[m](mo, t))
                 all_scores.append(scores)
                 for ranking in rankings:
                     options = {"ranking": ranking, "signed": signed, "fill": fill}
                     make = lambda mo=model, t=task, s=scores, o=options: sweep(mo, t, s, **o)  # noqa: E731
-                    curves.append(_unit(run, f"curve-{part}-{ranking}", Curve, make))
+                    curves.append(unit(run, f"curve-{part}-{ranking}", Curve, make))
             if draws and "random" not in methods:
                 make = lambda mo=model, t=task: random_band(mo, t, draws=draws, fill=fill)  # noqa: E731
-                bands.append(_unit(run, f"band-{stem}", Curve, make))
-    compared = _compare(curves, threshold)
+                bands.append(unit(run, f"band-{stem}", Curve, make))
+    compared = compare(curves, threshold)
     figures = _draw(run, all_scores, curves, bands, compared, threshold, formats)
     _write_tables(run, all_scores, curves + bands, compared)
     run.finish()
@@ -101,7 +101,7 @@ def distinct(names: list[str]) -> list[str]:
     raise InputError(f"{' and '.join(names)} cannot be told apart by their names. Rename one.")
 
 
-def _unit(run: Run, name: str, kind: type[R], make: Callable[[], R]) -> R:
+def unit(run: Run, name: str, kind: type[R], make: Callable[[], R]) -> R:
     """A record of the run: read if it is there, otherwise made and saved."""
     file = f"{name}.safetensors"
     if run.has(file):
@@ -113,7 +113,7 @@ def _unit(run: Run, name: str, kind: type[R], make: Callable[[], R]) -> R:
     return record
 
 
-def _checked(run: Run, file: str, model: Model, task: Task) -> Check:
+def checked(run: Run, file: str, model: Model, task: Task) -> Check:
     if run.has(file):
         return Check(**json.loads(run.path(file).read_text()))
     found = check(model, task)
@@ -122,7 +122,7 @@ def _checked(run: Run, file: str, model: Model, task: Task) -> Check:
     return found
 
 
-def _compare(curves: list[Curve], threshold: float) -> list[tuple[str, str, Multiplier]]:
+def compare(curves: list[Curve], threshold: float) -> list[tuple[str, str, Multiplier]]:
     """(task, label of the second series, multiplier of the first series over it)."""
     compared = []
     for group in by_task(curves).values():
@@ -142,13 +142,11 @@ def _draw(
     compared: list[tuple[str, str, Multiplier]], threshold: float, formats: list[str],
 ) -> list[Path]:  # fmt: skip
     """The curves first, then a head map for each model, task and method."""
-    ends = {
-        task: (found.dense_k, found.sparse_k, found.value)
-        for task, _, found in compared
-        if found.dense_k is not None and found.sparse_k is not None and found.value is not None
+    figures = {
+        "curves": curve_panels(
+            by_task(curves), bands=by_task(bands), segments=segments(curves, compared), threshold=threshold
+        )
     }
-    only_pairs = ends if all(len(group) == 2 for group in by_task(curves).values()) else {}
-    figures = {"curves": curve_panels(by_task(curves), bands=by_task(bands), segments=only_pairs, threshold=threshold)}
     for scores in all_scores:
         name = f"heads-{scores.model}-{scores.task}-{scores.method}"
         figures[name] = head_map(scores, label=scores.ranked()[:10])
@@ -160,6 +158,17 @@ def _draw(
     return paths
 
 
+def segments(curves: list[Curve], compared: list[tuple[str, str, Multiplier]]) -> dict[str, tuple[float, float, float]]:
+    """By task, where two curves reach the threshold and their multiplier; nothing where there are more than two."""
+    if any(len(group) != 2 for group in by_task(curves).values()):
+        return {}
+    return {
+        task: (found.dense_k, found.sparse_k, found.value)
+        for task, _, found in compared
+        if found.dense_k is not None and found.sparse_k is not None and found.value is not None
+    }
+
+
 def _write_tables(
     run: Run, all_scores: list[Scores], curves: list[Curve], compared: list[tuple[str, str, Multiplier]]
 ) -> None:
@@ -168,19 +177,36 @@ def _write_tables(
         for s in all_scores
         for rank, (layer, head) in enumerate(s.ranked(), 1)
     ]
-    points = [
+    write_tables(
+        run,
+        {
+            "heads.csv": ("model task method rank head layer index score", heads),
+            "curves.csv": (CURVE_COLUMNS, curve_rows(curves)),
+            "multipliers.csv": (RATIO_COLUMNS, ratio_rows(compared)),
+        },
+    )
+
+
+CURVE_COLUMNS = "model task method ranking k explained low high"
+RATIO_COLUMNS = "task against multiplier low high first_k second_k threshold note"
+
+
+def curve_rows(curves: list[Curve]) -> list[tuple]:
+    return [
         (c.model, c.task, c.method, c.settings["ranking"], int(k), f"{mid:.6g}", f"{low:.6g}", f"{high:.6g}")
         for c in curves
         for k, mid, low, high in zip(c.k, c.explained, c.low, c.high, strict=True)
     ]
-    ratios = [
+
+
+def ratio_rows(compared: list[tuple[str, str, Multiplier]]) -> list[tuple]:
+    return [
         (task, label, m.value, m.low, m.high, m.dense_k, m.sparse_k, m.threshold, m.note) for task, label, m in compared
     ]
-    tables: dict[str, tuple[str, list]] = {
-        "heads.csv": ("model task method rank head layer index score", heads),
-        "curves.csv": ("model task method ranking k explained low high", points),
-        "multipliers.csv": ("task against multiplier low high first_k second_k threshold note", ratios),
-    }
+
+
+def write_tables(run: Run, tables: dict[str, tuple[str, list[tuple]]]) -> None:
+    """CSV files of a run: by name, the columns and the rows."""
     for name, (columns, rows) in tables.items():
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
@@ -194,7 +220,7 @@ def summary(curve: Curve, threshold: float) -> dict[str, Any]:
     """One curve in a few numbers."""
     return {
         "model": curve.model, "task": curve.task, "method": curve.method, "ranking": curve.settings["ranking"],
-        "heads": curve.settings["total"], "heads_at_threshold": crossing(curve.k, curve.explained, threshold),
+        "total": curve.settings["total"], "k_at_threshold": crossing(curve.k, curve.explained, threshold),
         "at_none": float(curve.explained[0]), "at_all": float(curve.explained[-1]), "area": curve.area,
         "cpr": curve.cpr, "cmd": curve.cmd, "signed": curve.settings["signed"],
     }  # fmt: skip
