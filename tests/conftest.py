@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Tiny models run fastest on one thread, and other work on the machine then cannot stall them.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 from pathlib import Path
 

@@ -19,7 +19,7 @@ from command import OFFLINE, headscope, headscope_process, process
 
 import headscope as hs
 from headscope.cli import _print_json, app
-from headscope.methods import METHODS
+from headscope.methods import EDGE_METHODS, METHODS
 from headscope.models import BUILTIN
 from headscope.results import Curve, Scores, read_manifest
 from headscope.tasks import TASKS
@@ -31,6 +31,7 @@ FLAGS = {
         "models --task -t --method -m --ranking --fill --signed --threshold --draws --n -n --seed --out -o --format "
         "--top --json"
     ),
+    "edges": ("models --task -t --method -m --split --signed --threshold --n -n --seed --out -o --format --top --json"),
     "list models": "--json",
     "list tasks": "--json",
     "list methods": "--json",
@@ -63,7 +64,8 @@ def test_help_names_the_commands(capfd):
 
 
 def test_lists(capfd):
-    for what, known in {"models": BUILTIN, "tasks": TASKS, "methods": METHODS}.items():
+    methods = [*METHODS, *(f"{name} (edges)" for name in EDGE_METHODS)]
+    for what, known in {"models": BUILTIN, "tasks": TASKS, "methods": methods}.items():
         said = headscope(capfd, "list", what, "--json")
         assert (said.code, said.err) == (0, "")
         rows = json.loads(said.out)
@@ -147,7 +149,7 @@ def test_heads_prints_what_it_found(run):
         scores = Scores.load(folder / f"scores-nano-{task}-patching.safetensors")
         assert (said["model"], said["task"], said["method"]) == ("nano", task, "patching")
         assert [(row["head"], row["score"]) for row in said["top"]] == scores.top(10)
-    assert {curve["heads"] for curve in printed["curves"]} == {16}
+    assert {curve["total"] for curve in printed["curves"]} == {16}
     assert all(Path(path).is_file() for path in printed["figures"])
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from architectures import VOCAB
+from handmade import handmade, handmade_task
 
 import headscope as hs
 from headscope.edge_gradients import edge_attribution
@@ -94,3 +95,45 @@ def test_attribution_is_the_slope_of_running_the_circuit(views, name, split):
     found = edge_attribution(view, graph, clean, corrupt, tokens)
     scale = literal.abs().max().item()
     np.testing.assert_allclose(found.numpy(), literal.numpy(), atol=1e-5 * scale)
+
+
+def test_integrated_gradients_are_the_mean_of_slopes_along_the_way(views):
+    """With one step, EAP-IG is EAP at the middle; with many it settles."""
+    view = views("llama-gqa")
+    graph = view.graph()
+    clean, corrupt, tokens = pair()
+    one, many, more = (edge_attribution(view, graph, clean, corrupt, tokens, steps=s) for s in (1, 64, 128))
+    assert (many - more).abs().max() < 0.01 * more.abs().max()
+    assert (one - more).abs().max() > (many - more).abs().max()
+
+
+@pytest.mark.parametrize("method", [hs.methods.eap_ig, hs.methods.edge_patching])
+def test_the_handmade_circuit_is_found_edge_by_edge(method):
+    """Token -> L0.H0 -> L1.H1 -> logits; everything else scores less than each of the three."""
+    model, task = handmade(), handmade_task()
+    scores = method(model, task)
+    true = {"embedding->L0.H0", "L0.H0->L1.H1", "L1.H1->logits"}
+    assert {name for name, _ in scores.top(3)} == true
+    values = dict(zip(scores.graph.edges, scores.values, strict=True))
+    assert min(values[name] for name in true) > max(value for name, value in values.items() if name not in true)
+    curve = hs.sweep(model, task, scores, k=[0, 1, 2, 3, len(scores.graph)])
+    np.testing.assert_allclose(curve.explained, [0, 0, 0, 1, 1], atol=1e-4)
+
+
+def test_patching_an_edge_is_running_the_circuit_without_it(views):
+    view = views("qwen3")
+    model, graph = view.model, view.graph()
+    clean, corrupt, _ = pair()
+    texts = [[" ".join(f"w{t}" for t in ids) for ids in side] for side in (clean, corrupt)]
+    task = hs.tasks.Task("made", "logit-diff", texts[0], texts[1], clean, corrupt, [[1]] * B, [[2]] * B, "w", 0)
+    names = [graph.edges[7], graph.edges[-3]]
+    scores = hs.methods.edge_patching(model, task, edges=names)
+    tokens = AnswerTokens.of(task, list(range(B)), model.device)
+    keep = torch.ones(3, len(graph))
+    keep[1, 7] = keep[2, -3] = 0
+    with torch.no_grad():
+        whole, *without = EdgeSession(view, clean, corrupt, tokens, graph).metrics(keep)
+    for name, metric in zip(names, without, strict=True):
+        assert scores.values[graph.edges.index(name)] == pytest.approx((whole - metric).mean().item(), abs=1e-5)
+    with pytest.raises(hs.InputError, match="has no edge"):
+        hs.methods.edge_patching(model, task, edges=["L0.H0->nowhere"])

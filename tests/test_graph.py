@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import headscope as hs
@@ -53,3 +54,31 @@ def test_names_of_heads():
     assert parse_head("L9.H6") == parse_head("9.6") == (9, 6)
     with pytest.raises(hs.InputError, match=r"L9\.H6"):
         parse_head("nine")
+
+
+def test_only_edges_on_a_path_connect():
+    graph = Graph(2, 1)
+    names = ["embedding->L0.H0", "L0.H0->L1.H0", "L1.H0->logits", "M0->logits", "embedding->M1", "embedding->logits"]
+    keep = np.isin(graph.edges, names)
+    kept = [graph.edges[e] for e in np.flatnonzero(graph.connected(keep))]
+    # M0 is reached by nothing, M1 leads nowhere.
+    assert set(kept) == set(names) - {"M0->logits", "embedding->M1"}
+    broken = np.isin(graph.edges, ["embedding->L0.H0", "L1.H0->logits"])
+    assert not graph.connected(broken).any()
+
+
+def test_a_split_reader_carries_its_head():
+    graph = Graph(2, 1, split="qkv")
+    names = ["embedding->L0.H0.k", "L0.H0->logits"]
+    assert graph.connected(np.isin(graph.edges, names)).sum() == 2
+
+
+def test_greedy_grows_from_the_logits():
+    graph = Graph(2, 1)
+    values = np.zeros(len(graph))
+    for name, value in {"embedding->L0.H0": 9, "L0.H0->logits": 1, "L1.H0->logits": 5, "M0->L1.H0": -7}.items():
+        values[graph.edges.index(name)] = value
+    order = [graph.edges[e] for e in graph.greedy(values)]
+    # The strongest edge of all waits until its reader is in.
+    assert order[:4] == ["L1.H0->logits", "M0->L1.H0", "L0.H0->logits", "embedding->L0.H0"]
+    assert sorted(order) == sorted(graph.edges)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import csv
+import json
 import shutil
+from typing import Any
 
+import networkx
 import numpy as np
 import pytest
 
 import headscope as hs
 from headscope.models import builtin_folder
 from headscope.results import Curve
+from headscope.studies.edges import study_edges
 from headscope.studies.heads import distinct, study_heads
 
 
@@ -57,3 +61,53 @@ def test_a_pair_without_an_effect_is_told(nano, tmp_path):
     same = hs.tasks.Task(**{**vars(task), "corrupt": task.clean, "corrupt_ids": task.clean_ids})
     with pytest.raises(hs.InputError, match="no effect to explain"):
         hs.sweep(nano, same, scores)
+
+
+def test_a_changed_task_file_is_not_resumed(nano, tmp_path):
+    file = tmp_path / "task.jsonl"
+    line = (
+        '{{"clean": "When Mary and John went to the store, John gave a {thing} to", '
+        '"corrupt": "When Mary and John went to the store, Anna gave a {thing} to", '
+        '"answers": " Mary", "wrong": " John"}}\n'
+    )
+    file.write_text(line.format(thing="drink"))
+    study: dict[str, Any] = {
+        "out": tmp_path / "run",
+        "n": 1,
+        "methods": ["attribution"],
+        "draws": 0,
+        "formats": ["png"],
+    }
+    study_heads(["nano"], [str(file)], **study)
+    file.write_text(line.format(thing="book"))
+    with pytest.raises(hs.InputError, match=r"sha256 of task\.jsonl"):
+        study_heads(["nano"], [str(file)], **study)
+
+
+def test_misspelt_options_are_told_before_anything_is_written(tmp_path):
+    mistakes: list[dict[str, Any]] = [
+        {"rankings": ["tsak"]},
+        {"fill": "corupt"},
+        {"methods": ["paching"]},
+        {"formats": ["gif"]},
+    ]
+    for wrong in mistakes:
+        with pytest.raises(hs.InputError, match="Unknown"):
+            study_heads(["nano"], ["ioi"], out=tmp_path / "run", **wrong)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_edge_study(tmp_path):
+    study = study_edges(["nano"], ["ioi"], out=tmp_path / "run", methods=["eap-ig", "random"], n=6, formats=["png"])
+    assert [curve.explained[-1] for curve in study.curves] == [pytest.approx(1.0, abs=1e-4)] * 2
+    best, chance = (curve.area for curve in study.curves)
+    assert best > chance
+    ((_, _, found),) = study.multipliers
+    assert found.value is not None
+    assert found.value < 0.5
+    (circuit,) = study.circuits
+    read = networkx.read_graphml(tmp_path / "run" / "circuit-nano-ioi-eap-ig.graphml")
+    assert read.number_of_edges() == circuit["connected"] <= circuit["chosen"]
+    data = json.loads((tmp_path / "run" / "circuit-nano-ioi-eap-ig.json").read_text())
+    assert {(link["source"], link["target"]) for link in data["links"]} == set(read.edges)
+    assert (tmp_path / "run" / "circuit-nano-ioi-eap-ig.png").read_bytes().startswith(b"\x89PNG")

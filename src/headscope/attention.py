@@ -170,11 +170,12 @@ def _spelled_out(
 
 
 def install(hf: PreTrainedModel) -> Reach:
-    """Put the heads of `hf` in reach and prove it: one short run in which every layer is seen exactly once and the
-    logits stay what they were. Refuses what neither way covers."""
+    """Put the heads of `hf` in reach and prove it: in short runs every layer is seen exactly once, the logits stay what
+    they were, and no position reads a later one. Refuses what neither way covers."""
     AttentionInterface.register(NAME, attend)
     AttentionMaskInterface.register(NAME, sdpa_mask)
     reach = _hook_projections(hf) if hf.config.model_type in PROJECTIONS else _use_interface(hf)
+    _refuse_looking_ahead(hf)
 
     def note_start(_module: nn.Module, _args: tuple, kwargs: dict) -> None:
         if _ARMED.get():
@@ -187,9 +188,23 @@ def install(hf: PreTrainedModel) -> Reach:
     return reach
 
 
+def _probe_ids(hf: PreTrainedModel, last: int = 1) -> Tensor:
+    return torch.tensor([[1, 2, 3, last]], device=hf.device) % hf.config.get_text_config().vocab_size
+
+
+@torch.no_grad()
+def _refuse_looking_ahead(hf: PreTrainedModel) -> None:
+    one, other = (hf(input_ids=_probe_ids(hf, last), use_cache=False).logits[:, :-1] for last in (1, 2))
+    if not torch.allclose(one, other, atol=1e-4, rtol=1e-3):
+        raise InputError(
+            f"{hf.config.model_type} is not a causal language model as loaded: the logits of a token change with the "
+            "tokens behind it.\nHeadscope studies causal models; for an encoder set is_decoder in its config."
+        )
+
+
 @torch.no_grad()
 def _use_interface(hf: PreTrainedModel) -> Reach:
-    ids_BT = torch.tensor([[1, 2, 3, 1]], device=hf.device) % hf.config.get_text_config().vocab_size
+    ids_BT = _probe_ids(hf)
     before = hf(input_ids=ids_BT, use_cache=False).logits
     hf.set_attn_implementation(NAME)
     found: list[tuple[nn.Module, Tensor]] = []

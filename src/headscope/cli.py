@@ -220,12 +220,8 @@ def list_methods(as_json: AsJson = False) -> None:
     """Methods that score heads, and edges."""
     from headscope.methods import EDGE_METHODS, METHODS
 
-    tables = {"heads": METHODS, "edges": EDGE_METHODS}
-    rows = {
-        f"{name} ({kind})": _first_sentence(score.__doc__)
-        for kind, table in tables.items()
-        for name, score in table.items()
-    }
+    rows = {name: _first_sentence(score.__doc__) for name, score in METHODS.items()}
+    rows |= {f"{name} (edges)": _first_sentence(score.__doc__) for name, score in EDGE_METHODS.items()}
     _print_list("Method", rows, as_json)
 
 

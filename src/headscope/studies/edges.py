@@ -33,6 +33,7 @@ from headscope.studies.heads import (
     curve_rows,
     describe,
     distinct,
+    file_hashes,
     ratio_rows,
     segments,
     unit,
@@ -67,6 +68,7 @@ def study_edges(
     score = {name: edge_method(name) for name in methods}
     settings = {
         "models": models, "tasks": tasks, "methods": methods, "split": split, "n": n, "seed": seed, "signed": signed,
+        **file_hashes(tasks),
     }  # fmt: skip
     run = Run.open(out, command="edges", settings=settings)
     checks, all_scores, curves = [], [], []

@@ -13,6 +13,7 @@ Every record is a unit of the run folder: a killed run resumes after the last fi
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import time
@@ -21,8 +22,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headscope.curves import Multiplier, crossing, multiplier, random_band, sweep
+from headscope.curves import RANKINGS, Multiplier, crossing, multiplier, random_band, sweep
 from headscope.errors import InputError
+from headscope.fills import FILLS
 from headscope.graph import head_name
 from headscope.measure import Check, check
 from headscope.methods import method
@@ -58,9 +60,12 @@ def study_heads(
     score = {name: method(name) for name in methods}
     if unknown := [name for name in formats if name not in FORMATS]:
         raise InputError(f"Unknown format {unknown[0]!r}. Known: {', '.join(FORMATS)}.")
+    for what, asked, known in (("ranking", rankings, RANKINGS), ("fill", [fill], FILLS)):
+        if unknown := [name for name in asked if name not in known]:
+            raise InputError(f"Unknown {what} {unknown[0]!r}. Known: {', '.join(known)}.")
     settings = {
         "models": models, "tasks": tasks, "methods": methods, "rankings": rankings, "n": n, "seed": seed, "fill": fill,
-        "signed": signed, "draws": draws,
+        "signed": signed, "draws": draws, **file_hashes(tasks),
     }  # fmt: skip
     run = Run.open(out, command="heads", settings=settings)
     checks, all_scores, curves, bands = [], [], [], []
@@ -101,6 +106,12 @@ def distinct(names: list[str]) -> list[str]:
     raise InputError(f"{' and '.join(names)} cannot be told apart by their names. Rename one.")
 
 
+def file_hashes(tasks: list[str]) -> dict[str, str]:
+    """SHA-256 of the files among the tasks: a run is not resumed with a file that has changed."""
+    files = [Path(name) for name in tasks if name.endswith(".jsonl") and Path(name).is_file()]
+    return {f"sha256 of {file.name}": hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in files}
+
+
 def unit(run: Run, name: str, kind: type[R], make: Callable[[], R]) -> R:
     """A record of the run: read if it is there, otherwise made and saved."""
     file = f"{name}.safetensors"
@@ -115,7 +126,10 @@ def unit(run: Run, name: str, kind: type[R], make: Callable[[], R]) -> R:
 
 def checked(run: Run, file: str, model: Model, task: Task) -> Check:
     if run.has(file):
-        return Check(**json.loads(run.path(file).read_text()))
+        try:
+            return Check(**json.loads(run.path(file).read_text()))
+        except (ValueError, TypeError) as error:
+            raise InputError(f"{run.path(file)} is damaged: {error}. Delete it to have it made again.") from error
     found = check(model, task)
     write_json(run.path(file), asdict(found))
     run.add(file)

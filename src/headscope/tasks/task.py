@@ -114,7 +114,7 @@ def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[lis
 def refuse_closing_token(tokenizer: PreTrainedTokenizerBase) -> None:
     """A tokenizer that ends every text with a special token leaves no place for an answer."""
     ids = encode(tokenizer, ["word"])[0]
-    if ids and ids[-1] in tokenizer.all_special_ids:
+    if ids and ids[-1] in tokenizer.all_special_ids and ids[-1] != tokenizer.unk_token_id:
         raise InputError(
             f"The tokenizer {tokenizer_name(tokenizer)} puts {tokenizer.convert_ids_to_tokens(ids[-1])!r} at the end "
             "of every text, so that no prompt can be continued.\nLoad it with that turned off (add_eos_token=False)."
