@@ -29,6 +29,7 @@ lint: setup
 
 bench: setup
 	$(BIN)/python bench/heads.py
+	$(BIN)/python bench/edges.py
 	$(BIN)/python bench/memory.py
 
 clean:

@@ -39,7 +39,7 @@ def pairs(differ: int) -> Task:
     )  # fmt: skip
 
 
-def ratio(plain: Callable[[], object], work: Callable[[], object], rounds: int = 5) -> tuple[float, float, float]:
+def ratio(plain: Callable[[], object], work: Callable[[], object], rounds: int = 3) -> tuple[float, float, float]:
     """Median, lowest and highest of work's time over plain's, each measurement of work between two of plain."""
     plain()
     work()

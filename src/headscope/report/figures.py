@@ -89,8 +89,9 @@ def curve_panels(
                 f"{ratio:.1f}x", (middle, threshold), xytext=(0, 3), textcoords="offset points", ha="center",
                 fontsize=8, bbox={"facecolor": "white", "alpha": 0.5, "edgecolor": "none", "pad": 0.8},
             )  # fmt: skip
-        low = min(0.0, *(float(curve.explained.min()) for curve in series))
-        high = max(1.0, *(float(curve.explained.max()) for curve in series))
+        drawn = [*series, *bands.get(task, ())[:1]]
+        low = min(0.0, *(float(curve.explained.min()) for curve in drawn))
+        high = max(1.0, *(float(curve.explained.max()) for curve in drawn))
         axes.set_ylim(max(low, -0.5) - 0.05, min(high, 2.0) + 0.12)
         axes.set_yticks([0.0, 0.5, 1.0])
         axes.grid(axis="y", color="0.9", linewidth=0.6)
