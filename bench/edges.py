@@ -43,7 +43,7 @@ def main() -> None:
     title = f"GPT-2-small shape, {PAIRS} pairs of {TOKENS} tokens, float32, {torch.get_num_threads()} threads"
     table = Table("Work", "Cost", "lowest to highest", "Bar", title=title)
     for name, (work, bar) in works.items():
-        middle, low, high = ratio(plain, work)
+        middle, low, high = ratio(model, plain, work)
         row = (name, f"{middle:.1f}x", f"{low:.1f} to {high:.1f}", f"at most {bar}x")
         table.add_row(*row, style=None if middle <= bar else "red")
     Console().print(table)

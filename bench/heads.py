@@ -38,7 +38,7 @@ def main() -> None:
             lambda task=task: hs.methods.attribution(model, task),
         ]
         for (name, bars), work in zip(BARS.items(), works, strict=True):
-            middle, low, high = ratio(plain, work)
+            middle, low, high = ratio(model, plain, work)
             row = (name, f"the last {differ}", f"{middle:.1f}x", f"{low:.1f} to {high:.1f}", f"at most {bars[place]}x")
             table.add_row(*row, style=None if middle <= bars[place] else "red")
     Console().print(table)

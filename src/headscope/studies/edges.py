@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from headscope.curves import Multiplier, crossing, sweep
 from headscope.measure import Check
 from headscope.methods import edge_method
-from headscope.models import load
 from headscope.report.circuits import circuit_graph, circuit_picture, export_circuit
 from headscope.report.figures import curve_panels, save_figure
 from headscope.results import Curve, EdgeScores, Run
@@ -28,18 +27,15 @@ from headscope.studies.heads import (
     CURVE_COLUMNS,
     RATIO_COLUMNS,
     by_task,
-    checked,
     compare,
     curve_rows,
-    describe,
-    distinct,
     file_hashes,
     ratio_rows,
     segments,
+    subjects,
     unit,
     write_tables,
 )  # fmt: skip
-from headscope.tasks import make_task
 
 # Edges listed in edges.csv for each series.
 LISTED = 1000
@@ -72,20 +68,15 @@ def study_edges(
     }  # fmt: skip
     run = Run.open(out, command="edges", settings=settings)
     checks, all_scores, curves = [], [], []
-    for name, short in zip(models, distinct(models), strict=True):
-        model = replace(load(name), name=short)
-        run.note_model(name, describe(model))
-        for task_name, title in zip(tasks, distinct(tasks), strict=True):
-            task = replace(make_task(task_name, model.tokenizer, n=n, seed=seed), name=title)
-            stem = f"{model.name}-{title}"
-            checks.append(checked(run, f"check-{stem}.json", model, task))
-            for method_name in methods:
-                part = f"{stem}-{method_name}"
-                make = lambda m=method_name, mo=model, t=task: score[m](mo, t, split=split)  # noqa: E731
-                scores = unit(run, f"edges-{part}", EdgeScores, make)
-                all_scores.append(scores)
-                make = lambda mo=model, t=task, s=scores: sweep(mo, t, s, signed=signed)  # noqa: E731
-                curves.append(unit(run, f"curve-{part}", Curve, make))
+    for model, task, stem, found in subjects(run, models, tasks, n=n, seed=seed):
+        checks.append(found)
+        for method_name in methods:
+            part = f"{stem}-{method_name}"
+            make = lambda m=method_name, mo=model, t=task: score[m](mo, t, split=split)  # noqa: E731
+            scores = unit(run, f"edges-{part}", EdgeScores, make)
+            all_scores.append(scores)
+            make = lambda mo=model, t=task, s=scores: sweep(mo, t, s, signed=signed)  # noqa: E731
+            curves.append(unit(run, f"curve-{part}", Curve, make))
     compared = compare(curves, threshold)
     panels = curve_panels(
         by_task(curves), bands={}, segments=segments(curves, compared), threshold=threshold, what="Edges", log=True

@@ -17,7 +17,7 @@ import hashlib
 import io
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -69,29 +69,37 @@ def study_heads(
     }  # fmt: skip
     run = Run.open(out, command="heads", settings=settings)
     checks, all_scores, curves, bands = [], [], [], []
+    for model, task, stem, found in subjects(run, models, tasks, n=n, seed=seed):
+        checks.append(found)
+        for method_name in methods:
+            part = f"{stem}-{method_name}"
+            scores = unit(run, f"scores-{part}", Scores, lambda m=method_name, t=task, mo=model: score[m](mo, t))
+            all_scores.append(scores)
+            for ranking in rankings:
+                options = {"ranking": ranking, "signed": signed, "fill": fill}
+                make = lambda mo=model, t=task, s=scores, o=options: sweep(mo, t, s, **o)  # noqa: E731
+                curves.append(unit(run, f"curve-{part}-{ranking}", Curve, make))
+        if draws and "random" not in methods:
+            make = lambda mo=model, t=task: random_band(mo, t, draws=draws, fill=fill)  # noqa: E731
+            bands.append(unit(run, f"band-{stem}", Curve, make))
+    compared = compare(curves, threshold)
+    figures = _draw(run, all_scores, curves, bands, compared, threshold, formats)
+    _write_tables(run, all_scores, curves + bands, compared)
+    run.finish()
+    return HeadStudy(run.folder, checks, all_scores, curves, bands, compared, figures)
+
+
+def subjects(
+    run: Run, models: list[str], tasks: list[str], *, n: int, seed: int
+) -> Iterator[tuple[Model, Task, str, Check]]:
+    """Every model on every task: both, the stem of their files, and how well the model does. Models are loaded once."""
     for name, short in zip(models, distinct(models), strict=True):
         model = replace(load(name), name=short)
         run.note_model(name, describe(model))
         for task_name, title in zip(tasks, distinct(tasks), strict=True):
             task = replace(make_task(task_name, model.tokenizer, n=n, seed=seed), name=title)
             stem = f"{model.name}-{title}"
-            checks.append(checked(run, f"check-{stem}.json", model, task))
-            for method_name in methods:
-                part = f"{stem}-{method_name}"
-                scores = unit(run, f"scores-{part}", Scores, lambda m=method_name, t=task, mo=model: score[m](mo, t))
-                all_scores.append(scores)
-                for ranking in rankings:
-                    options = {"ranking": ranking, "signed": signed, "fill": fill}
-                    make = lambda mo=model, t=task, s=scores, o=options: sweep(mo, t, s, **o)  # noqa: E731
-                    curves.append(unit(run, f"curve-{part}-{ranking}", Curve, make))
-            if draws and "random" not in methods:
-                make = lambda mo=model, t=task: random_band(mo, t, draws=draws, fill=fill)  # noqa: E731
-                bands.append(unit(run, f"band-{stem}", Curve, make))
-    compared = compare(curves, threshold)
-    figures = _draw(run, all_scores, curves, bands, compared, threshold, formats)
-    _write_tables(run, all_scores, curves + bands, compared)
-    run.finish()
-    return HeadStudy(run.folder, checks, all_scores, curves, bands, compared, figures)
+            yield model, task, stem, checked(run, f"check-{stem}.json", model, task)
 
 
 def distinct(names: list[str]) -> list[str]:
