@@ -24,6 +24,7 @@ FLOORS = [
     {"edge_gradients"},
     {"edges", "fills", "gradients"},
     {"engine"},
+    {"parts"},
     {"interventions", "measure"},
     {"models", "tasks"},
     {"attention"},

@@ -28,10 +28,11 @@ from headscope.edges import (
     watched,
     writer_values,
 )  # fmt: skip
-from headscope.engine import narrow_head, pass_of, replaced
+from headscope.engine import narrow_head
 from headscope.gradients import embedded, embeddings
 from headscope.graph import Graph
 from headscope.measure import AnswerTokens, answer_logits
+from headscope.parts import pass_of, replaced
 
 
 @torch.no_grad()

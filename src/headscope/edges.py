@@ -28,12 +28,13 @@ import torch
 from torch import Tensor, nn
 
 from headscope.attention import Call, armed
-from headscope.engine import engine_of, first_output, narrow_head, pass_of, probe_ids, replaced
+from headscope.engine import engine_of, narrow_head
 from headscope.errors import InputError
 from headscope.graph import Graph
 from headscope.measure import AnswerTokens, answer_logits
 from headscope.models.layouts import is_parallel, layout_of
 from headscope.models.model import Model
+from headscope.parts import first_output, pass_of, probe_ids, replaced
 
 PARTS = ("q", "k", "v")
 

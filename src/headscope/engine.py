@@ -12,8 +12,8 @@ mask can change:
 6. Many masks go through in one batch; when memory runs out, the batch is halved and tried again.
 
 The model stays the Hugging Face one. For the time of a pass the `forward` of some of its modules is replaced; other
-threads see the plain ones. Where the modules are is found by watching one run (`_find_parts`), and the whole thing is
-checked once per model against plain interventions. A model that fails the check runs the plain way, and
+threads see the plain ones. Where the modules are is found by watching one run (`parts.find_parts`), and the whole thing
+is checked once per model against plain interventions. A model that fails the check runs the plain way, and
 `Engine.reason` says why.
 
 Shape letters: C masks, B prompts, R = C * B rows, T positions (behind the shared prefix), S keys, L layers, H heads,
@@ -25,9 +25,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -38,23 +36,20 @@ from headscope.attention import Call, armed
 from headscope.interventions import Fill, patched, record
 from headscope.measure import AnswerTokens, answer_logits
 from headscope.models.model import Model
+from headscope.parts import (
+    Parts,
+    find_parts,
+    first_output,
+    hidden_of,
+    pass_of,
+    probe_ids,
+    replaced,
+    with_hidden,
+    wrapped,
+)
 
 # Tokens per pass at the start; halved whenever memory runs out.
 TOKENS = {"cpu": 2048, "cuda": 65536}
-
-_PASS: ContextVar[object | None] = ContextVar("headscope_pass", default=None)
-
-
-@dataclass(frozen=True)
-class Parts:
-    """Where one layer keeps what the engine replaces. Without `projection` or `norm` a step is left out."""
-
-    layer: nn.Module
-    attention: nn.Module
-    projection: nn.Module | None  # its input is z, its output that of the attention module
-    norm: Callable[[Tensor], Tensor] | None  # from the layer's input to the attention module's
-    layer_outputs: int  # 0: a bare tensor, otherwise the length of the tuple
-    attention_outputs: int
 
 
 class Engine:
@@ -66,7 +61,7 @@ class Engine:
         self.parts: list[Parts] = []
         self.reason = ""
         try:
-            self.parts = _find_parts(model)
+            self.parts = find_parts(model)
             self.reason = _check(self)
         except (RuntimeError, AttributeError, TypeError, ValueError, IndexError, KeyError) as error:
             self.reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
@@ -129,7 +124,7 @@ class Session:
         for layer, parts in enumerate(self.engine.parts):
 
             def keep(_module: nn.Module, args: tuple, kwargs: dict, layer: int = layer) -> None:
-                self._stream[layer] = _hidden(args, kwargs)[:, start:]
+                self._stream[layer] = hidden_of(args, kwargs)[:, start:]
 
             hooks.append(parts.layer.register_forward_pre_hook(keep, with_kwargs=True))
         cache = DynamicCache() if start else None
@@ -224,12 +219,12 @@ class Session:
         C, last = len(keep_CBLH), self.model.n_layers - 1
         parts = self.engine.parts
         for layer in range(first):
-            yield parts[layer].layer, lambda *a, p=parts[layer], **k: _wrap(_hidden(a, k), p.layer_outputs)
+            yield parts[layer].layer, lambda *a, p=parts[layer], **k: wrapped(hidden_of(a, k), p.layer_outputs)
 
         def from_stream(call_layer: Callable, args: tuple, kwargs: dict) -> Any:
             stream_BTD = self._stream[first]
             stream_RTD = stream_BTD.expand(C, *stream_BTD.shape).flatten(0, 1)
-            args, kwargs = _with_hidden(args, kwargs, stream_RTD)
+            args, kwargs = with_hidden(args, kwargs, stream_RTD)
             return call_layer(*args, **kwargs)
 
         p = parts[first]
@@ -242,7 +237,7 @@ class Session:
             original = p.layer.forward
             yield p.layer, lambda *a, **k: from_stream(original, a, k)
             if known_z:
-                yield p.attention, lambda *a, **k: _wrap(p.projection.forward(z_RTD), p.attention_outputs)  # pyright: ignore[reportOptionalMemberAccess, reportPossiblyUnboundVariable]
+                yield p.attention, lambda *a, **k: wrapped(p.projection.forward(z_RTD), p.attention_outputs)  # pyright: ignore[reportOptionalMemberAccess, reportPossiblyUnboundVariable]
         if not trim:
             return
 
@@ -252,18 +247,18 @@ class Session:
         layer_forward, attention_forward = q.layer.forward, q.attention.forward
 
         def answer_only(*args: Any, **kwargs: Any) -> Any:
-            stream_RTD = _hidden(args, kwargs)
+            stream_RTD = hidden_of(args, kwargs)
             whole[:] = [stream_RTD]
-            args, kwargs = _with_hidden(args, kwargs, stream_RTD[:, -1:])
+            args, kwargs = with_hidden(args, kwargs, stream_RTD[:, -1:])
             out = layer_forward(*args, **kwargs)
             # Some models reshape to the shape of their input afterwards: give it, without copying.
-            return _wrap(first_output(out).expand(-1, stream_RTD.shape[1], -1), q.layer_outputs)
+            return wrapped(first_output(out).expand(-1, stream_RTD.shape[1], -1), q.layer_outputs)
 
         def attend_from_all(*args: Any, **kwargs: Any) -> Any:
             if first == last and known_z:
-                return _wrap(q.projection.forward(z_RTD[:, -1:]), q.attention_outputs)  # pyright: ignore[reportOptionalMemberAccess, reportPossiblyUnboundVariable]
-            args, kwargs = _with_hidden(args, kwargs, q.norm(whole[0]))  # pyright: ignore[reportOptionalCall]
-            return _wrap(first_output(attention_forward(*args, **kwargs))[:, -1:], q.attention_outputs)
+                return wrapped(q.projection.forward(z_RTD[:, -1:]), q.attention_outputs)  # pyright: ignore[reportOptionalMemberAccess, reportPossiblyUnboundVariable]
+            args, kwargs = with_hidden(args, kwargs, q.norm(whole[0]))  # pyright: ignore[reportOptionalCall]
+            return wrapped(first_output(attention_forward(*args, **kwargs))[:, -1:], q.attention_outputs)
 
         if first == last:
             yield q.layer, lambda *a, **k: from_stream(answer_only, a, k)
@@ -296,35 +291,6 @@ class _PrefixCache(DynamicCache):
         self.layers = [_PrefixLayer(keys, values) for keys, values in prefix]
 
 
-@contextmanager
-def pass_of(owner: object) -> Iterator[None]:
-    """Inside the block, replaced forwards are the replacements made by `owner`'s pass."""
-    token = _PASS.set(owner)
-    try:
-        yield
-    finally:
-        _PASS.reset(token)
-
-
-@contextmanager
-def replaced(module: nn.Module, forward: Callable) -> Iterator[None]:
-    """Replace a module's forward for the pass that is set in this thread's context."""
-    mine, plain = _PASS.get(), module.forward
-
-    def switch(*args: Any, **kwargs: Any) -> Any:
-        return forward(*args, **kwargs) if _PASS.get() is mine else plain(*args, **kwargs)
-
-    had = module.__dict__.get("forward")
-    module.forward = switch  # pyright: ignore[reportAttributeAccessIssue]
-    try:
-        yield
-    finally:
-        if had is None:
-            del module.forward
-        else:
-            module.forward = had  # pyright: ignore[reportAttributeAccessIssue]
-
-
 def narrow_head(model: Model, tokens: AnswerTokens) -> tuple[Any, AnswerTokens]:
     """A block in which the unembedding gives only the logits that the metric reads, and the metric on those."""
     head = model.hf.get_output_embeddings()
@@ -333,55 +299,6 @@ def narrow_head(model: Model, tokens: AnswerTokens) -> tuple[Any, AnswerTokens]:
     wanted, narrow = tokens.narrowed()
     weight, bias = head.weight[wanted], None if head.bias is None else head.bias[wanted]
     return replaced(head, lambda hidden: nn.functional.linear(hidden, weight, bias)), narrow
-
-
-def _find_parts(model: Model) -> list[Parts]:
-    """Watch one short run: which module is each layer's attention, what feeds it, and what projects z."""
-    hf = model.hf
-    seen: dict[nn.Module, tuple[Tensor, Any]] = {}
-    sites = {
-        module.headscope_site.layer: (name, module)  # pyright: ignore[reportAttributeAccessIssue]
-        for name, module in hf.named_modules()
-        if hasattr(module, "headscope_site")
-    }
-    layers = [_layer_above(hf, sites[index][0], model.n_layers) for index in range(model.n_layers)]
-    attentions = [sites[index][1] for index in range(model.n_layers)]
-    around = [*layers, *attentions]
-    hooks = [
-        module.register_forward_hook(
-            lambda m, args, kwargs, out: seen.__setitem__(m, (_hidden(args, kwargs), out)), with_kwargs=True
-        )
-        for module in {*around, *(child for module in around for child in module.children())}
-    ]
-    try:
-        with torch.no_grad(), record(model) as z:
-            hf(input_ids=probe_ids(model), use_cache=False)
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-    def between(module: nn.Module, before: Any, after: Any) -> bool:
-        return module in seen and _same(seen[module][0], before) and _same(seen[module][1], after)
-
-    parts = []
-    for index, (layer, attention) in enumerate(zip(layers, attentions, strict=True)):
-        (layer_in, layer_out), (attention_in, attention_out) = seen[layer], seen[attention]
-        z_BTD = z[index].flatten(2)
-        projection = next((m for m in attention.children() if between(m, z_BTD, first_output(attention_out))), None)
-        norm = next((m for m in layer.children() if between(m, layer_in, attention_in)), None)
-        norm = nn.Identity() if _same(layer_in, attention_in) else norm
-        lengths = [len(out) if isinstance(out, tuple) else 0 for out in (layer_out, attention_out)]
-        parts.append(Parts(layer, attention, projection, norm, *lengths))
-    return parts
-
-
-def _layer_above(hf: nn.Module, name: str, n_layers: int) -> nn.Module:
-    steps = name.split(".")
-    for end, step in enumerate(steps):
-        above = hf.get_submodule(".".join(steps[:end])) if end else hf
-        if step.isdigit() and isinstance(above, nn.ModuleList) and len(above) == n_layers:
-            return above[int(step)]
-    raise ValueError(f"{name} is not in a list of {n_layers} layers")
 
 
 @torch.no_grad()
@@ -406,36 +323,10 @@ def _check(engine: Engine) -> str:
     return f"differs by {difference:.1e} from the plain way" if not difference < tolerance else ""
 
 
-def probe_ids(model: Model) -> Tensor:
-    config = model.hf.config.get_text_config()
-    longest = getattr(config, "max_position_embeddings", None) or 8
-    return torch.tensor([[5, 3, 8, 6, 4, 9, 7, 1][:longest]], device=model.device) % config.vocab_size
-
-
 def _shared(a: list[int], b: list[int]) -> int:
     """Length of the common beginning, at most all but the last token."""
     differ = (i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y)
     return min(next(differ, len(a)), len(a) - 1)
-
-
-def _hidden(args: tuple, kwargs: dict) -> Any:
-    return args[0] if args else kwargs.get("hidden_states")
-
-
-def _with_hidden(args: tuple, kwargs: dict, hidden: Tensor) -> tuple[tuple, dict]:
-    return ((hidden, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": hidden})
-
-
-def first_output(output: Any) -> Tensor:
-    return output[0] if isinstance(output, tuple) else output
-
-
-def _wrap(value: Tensor, outputs: int) -> Any:
-    return (value, *[None] * (outputs - 1)) if outputs else value
-
-
-def _same(a: Any, b: Any) -> bool:
-    return isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape == b.shape and torch.equal(a, b)
 
 
 def _out_of_memory(error: Exception) -> bool:
