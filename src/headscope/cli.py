@@ -49,6 +49,14 @@ Tasks = Annotated[
 ]
 Prompts = Annotated[int, typer.Option("--n", "-n", min=1, help="Prompt pairs per task.")]
 Seed = Annotated[int, typer.Option(help="Seed of the prompts.")]
+Signed = Annotated[
+    bool, typer.Option("--signed", help="Rank from most positive to most negative, not by absolute score.")
+]
+Threshold = Annotated[float, typer.Option(help="Explained effect at which curves are compared.")]
+Out = Annotated[
+    Path | None, typer.Option("--out", "-o", help="Run folder; by default one under runs/ for these settings.")
+]
+Formats = Annotated[str, typer.Option("--format", help="Figure formats: png, svg, pdf.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 
 
@@ -99,17 +107,13 @@ def heads(
     fill: Annotated[
         str, typer.Option(help="What replaces a head that is not kept: corrupt, mean or zero.")
     ] = "corrupt",
-    signed: Annotated[
-        bool, typer.Option("--signed", help="Rank from most positive to most negative, not by absolute score.")
-    ] = False,
-    threshold: Annotated[float, typer.Option(help="Explained effect at which curves are compared.")] = 0.9,
+    signed: Signed = False,
+    threshold: Threshold = 0.9,
     draws: Annotated[int, typer.Option(min=0, help="Random rankings for the grey reference band; 0 for none.")] = 3,
     n: Prompts = 100,
     seed: Seed = 0,
-    to: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Run folder; by default one under runs/ for these settings.")
-    ] = None,
-    figures: Annotated[str, typer.Option("--format", help="Figure formats: png, svg, pdf.")] = "png,svg,pdf",
+    to: Out = None,
+    figures: Formats = "png,svg,pdf",
     top: Annotated[int, typer.Option(min=1, help="Heads to list.")] = 10,
     as_json: AsJson = False,
 ) -> None:
@@ -153,16 +157,12 @@ def edges(
     split: Annotated[
         str, typer.Option(help="A head is one reader (none), or its q, k and v are three (qkv).")
     ] = "none",
-    signed: Annotated[
-        bool, typer.Option("--signed", help="Rank from most positive to most negative, not by absolute score.")
-    ] = False,
-    threshold: Annotated[float, typer.Option(help="Explained effect at which curves are compared.")] = 0.9,
+    signed: Signed = False,
+    threshold: Threshold = 0.9,
     n: Prompts = 50,
     seed: Seed = 0,
-    to: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Run folder; by default one under runs/ for these settings.")
-    ] = None,
-    figures: Annotated[str, typer.Option("--format", help="Figure formats: png, svg, pdf.")] = "png,svg,pdf",
+    to: Out = None,
+    figures: Formats = "png,svg,pdf",
     top: Annotated[int, typer.Option(min=1, help="Edges to list.")] = 10,
     as_json: AsJson = False,
 ) -> None:

@@ -17,7 +17,6 @@ V readers of a layer.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -114,13 +113,10 @@ def _inputs_last(projection: Any) -> Tensor:
     return projection.weight.T if type(projection).__name__ == "Conv1D" else projection.weight
 
 
-_VIEWS: weakref.WeakKeyDictionary[Model, EdgeView] = weakref.WeakKeyDictionary()
-
-
 def view_of(model: Model) -> EdgeView:
     """The edge view of a model, made and checked when first asked for: with all edges kept it must give the plain
     metric, with none the corrupt one."""
-    if model not in _VIEWS:
+    if "edges" not in model.kept:
         view = EdgeView(model)
         ids = probe_ids(model).tolist()
         other = [ids[0][:1] + ids[0][:-1]]
@@ -134,8 +130,8 @@ def view_of(model: Model) -> EdgeView:
                 f"The layout row of {model.hf.config.model_type} does not describe {model.name}: run by edges its "
                 f"metric is off by {(found - expected).abs().max():.1e}. Correct the row in models/layouts.py."
             )
-        _VIEWS[model] = view
-    return _VIEWS[model]
+        model.kept["edges"] = view
+    return model.kept["edges"]
 
 
 class EdgeSession:

@@ -23,7 +23,6 @@ K head width, D stream width, V vocabulary.
 from __future__ import annotations
 
 import warnings
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -74,14 +73,11 @@ class Engine:
         return not self.reason
 
 
-_ENGINES: weakref.WeakKeyDictionary[Model, Engine] = weakref.WeakKeyDictionary()
-
-
 def engine_of(model: Model) -> Engine:
     """The engine of a model, made and checked when first asked for."""
-    if model not in _ENGINES:
-        _ENGINES[model] = Engine(model)
-    return _ENGINES[model]
+    if "engine" not in model.kept:
+        model.kept["engine"] = Engine(model)
+    return model.kept["engine"]
 
 
 class Session:

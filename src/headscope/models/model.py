@@ -22,6 +22,8 @@ class Model:
     tokenizer: PreTrainedTokenizerBase
     reach: Reach
     source: dict[str, Any] = field(default_factory=dict)
+    # What higher floors found out about this model (its engine, its edge view); it goes when the model goes.
+    kept: dict[str, Any] = field(default_factory=dict)
 
     @property
     def n_layers(self) -> int:
