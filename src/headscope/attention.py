@@ -7,9 +7,10 @@
 * for the few architectures that do not dispatch through the interface, by a pre-hook on the output projection, whose
   input is z (the rows of `PROJECTIONS`).
 
-With nothing armed, both hand over to the model's own attention, bit for bit. `armed(...)` arms a tap for the time of a
-`with` block: a tap is called with each layer's z and returns the z that goes on. Taps live in a context variable, so
-other models, other threads and code after an exception never see them.
+With nothing armed, both hand over to the model's own attention, bit for bit. (Where a model's config says that it is
+gated, `gate.py` decides what passes; only the interface can do that.) `armed(...)` arms a tap for the time of a `with`
+block: a tap is called with each layer's z and returns the z that goes on. Taps live in a context variable, so other
+models, other threads and code after an exception never see them.
 
 Shape letters: B batch, T query positions, S key positions, H heads, G key-value heads, K head width, L layers.
 """
@@ -29,6 +30,7 @@ from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_f
 from transformers.masking_utils import sdpa_mask
 
 from headscope.errors import InputError
+from headscope.gate import Gates, TrainedAttention, deciding, gates_of
 
 NAME = "headscope"
 
@@ -112,9 +114,13 @@ def attend(
     """The registered attention function: the model's own attention, then whatever is armed for this model."""
     site: _Site | None = getattr(module, "headscope_site", None)
     taps = [a for a in _ARMED.get() if site is not None and a.hf is site.hf]
-    pattern_BHTS = None
-    # SDPA knows neither soft-capping nor sinks, and never shows its pattern.
-    if kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None or any(a.patterns for a in taps):
+    pattern_BHTS, sparse = None, gates_of(module)
+    odd = kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None
+    if sparse and sparse[0].kind == "trained" and not odd:
+        z_BTHK = _trained(module, query_BHTK, key_BGSK, value_BGSK, attention_mask, kwargs.get("scaling"), *sparse)
+    # SDPA knows neither gates nor soft-capping nor sinks, and never shows its pattern.
+    elif sparse or odd or any(a.patterns for a in taps):
+        kwargs["sparse"] = sparse
         z_BTHK, pattern_BHTS = _spelled_out(module, query_BHTK, key_BGSK, value_BGSK, attention_mask, **kwargs)
     else:
         z_BTHK, _ = sdpa_attention_forward(module, query_BHTK, key_BGSK, value_BGSK, attention_mask, **kwargs)
@@ -138,42 +144,84 @@ def _spelled_out(
     scaling: float | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
+    sparse: tuple[Gates, float] | None = None,
     **kwargs,
 ) -> tuple[Tensor, Tensor]:
-    """Attention written out: scores, soft-cap, mask, softmax (with a sink where the model has one), sum of values."""
+    """Attention written out: scores, soft-cap, mask, softmax (with a sink where the model has one), gates where the
+    model is sparse, sum of values."""
     groups = query_BHTK.shape[1] // key_BGSK.shape[1]
     key_BHSK, value_BHSK = repeat_kv(key_BGSK, groups), repeat_kv(value_BGSK, groups)
     scale = query_BHTK.shape[-1] ** -0.5 if scaling is None else scaling
     scores_BHTS = torch.matmul(query_BHTK, key_BHSK.transpose(2, 3)) * scale
     if softcap is not None:
         scores_BHTS = torch.tanh(scores_BHTS / softcap) * softcap
-    T, S = scores_BHTS.shape[-2:]
-    if attention_mask is None:
-        visible = torch.ones(T, S, dtype=torch.bool, device=scores_BHTS.device).tril(S - T)
-    elif attention_mask.dtype != torch.bool:
+    visible = _visible(scores_BHTS, attention_mask)
+    if attention_mask is not None and attention_mask.dtype != torch.bool:
         scores_BHTS = scores_BHTS + attention_mask
-        visible = attention_mask > torch.finfo(attention_mask.dtype).min / 2
-    else:
-        visible = attention_mask
+    open_BHTS = sparse[0].decide(scores_BHTS, visible, sparse[1], _layer_of(module)) if sparse else None
     scores_BHTS = scores_BHTS.masked_fill(~visible, torch.finfo(scores_BHTS.dtype).min)
     if s_aux is not None:
         sink_BHT1 = s_aux.reshape(1, -1, 1, 1).expand(*scores_BHTS.shape[:3], 1)
         scores_BHTS = torch.cat([scores_BHTS, sink_BHT1], dim=-1)
         scores_BHTS = scores_BHTS - scores_BHTS.max(dim=-1, keepdim=True).values
-    pattern_BHTS = scores_BHTS.softmax(dim=-1, dtype=torch.float32).to(query_BHTK.dtype)[..., :S]
+    pattern_BHTS = scores_BHTS.softmax(dim=-1, dtype=torch.float32).to(query_BHTK.dtype)[..., : key_BGSK.shape[2]]
     if softcap is None:
         # A padding query sees nothing: SDPA gives it an empty sum. (Soft-capped models average there; so do we.)
         pattern_BHTS = pattern_BHTS.masked_fill(~visible, 0.0)
+    if open_BHTS is not None:
+        pattern_BHTS = pattern_BHTS * open_BHTS
     weights_BHTS = nn.functional.dropout(pattern_BHTS, p=dropout, training=module.training)
     z_BTHK = torch.matmul(weights_BHTS, value_BHSK).transpose(1, 2).contiguous()
     return z_BTHK, pattern_BHTS
 
 
+def _trained(
+    module: nn.Module,
+    query_BHTK: Tensor,
+    key_BGSK: Tensor,
+    value_BGSK: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None,
+    gates: Gates,
+    bias: float,
+) -> Tensor:
+    """Attention while its gates are trained; z (B, T, H, K)."""
+    groups, layer = query_BHTK.shape[1] // key_BGSK.shape[1], _layer_of(module)
+    key_BHSK, value_BHSK = repeat_kv(key_BGSK, groups), repeat_kv(value_BGSK, groups)
+    scale = query_BHTK.shape[-1] ** -0.5 if scaling is None else scaling
+    visible = _visible(query_BHTK.new_empty(1, 1, query_BHTK.shape[2], key_BGSK.shape[2]), attention_mask)
+    z_BHTK, gates.expected[layer], gates.opened[layer] = TrainedAttention.apply(  # pyright: ignore[reportGeneralTypeIssues]
+        query_BHTK, key_BHSK, value_BHSK, visible, scale, bias, gates, layer
+    )
+    return z_BHTK.transpose(1, 2).contiguous()
+
+
+def _visible(scores_BHTS: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Which keys each query may see, in the shape of the mask or (T, S)."""
+    if attention_mask is None:
+        T, S = scores_BHTS.shape[-2:]
+        return torch.ones(T, S, dtype=torch.bool, device=scores_BHTS.device).tril(S - T)
+    if attention_mask.dtype != torch.bool:
+        return attention_mask > torch.finfo(attention_mask.dtype).min / 2
+    return attention_mask
+
+
+def _layer_of(module: nn.Module) -> int:
+    """(A model loaded without Headscope's `load` has no sites, but its layers know their number.)"""
+    site: _Site | None = getattr(module, "headscope_site", None)
+    return cast(int, module.layer_idx) if site is None else site.layer
+
+
+def register() -> None:
+    """Tell transformers of the attention implementation "headscope"."""
+    AttentionInterface.register(NAME, attend)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
 def install(hf: PreTrainedModel) -> Reach:
     """Put the heads of `hf` in reach and prove it: in short runs every layer is seen exactly once, the logits stay what
     they were, and no position reads a later one. Refuses what neither way covers."""
-    AttentionInterface.register(NAME, attend)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
+    register()
     reach = _hook_projections(hf) if hf.config.model_type in PROJECTIONS else _use_interface(hf)
     _refuse_looking_ahead(hf)
 
@@ -205,14 +253,16 @@ def _refuse_looking_ahead(hf: PreTrainedModel) -> None:
 @torch.no_grad()
 def _use_interface(hf: PreTrainedModel) -> Reach:
     ids_BT = _probe_ids(hf)
-    before = hf(input_ids=ids_BT, use_cache=False).logits
-    hf.set_attn_implementation(NAME)
     found: list[tuple[nn.Module, Tensor]] = []
-    token = _PROBE.set(found)
-    try:
-        after = hf(input_ids=ids_BT, use_cache=False).logits
-    finally:
-        _PROBE.reset(token)
+    # (What a sparse model's own attention was cannot be compared: its gates are ours. They stay open here.)
+    with deciding(Gates("open")):
+        before = hf(input_ids=ids_BT, use_cache=False).logits
+        hf.set_attn_implementation(NAME)
+        token = _PROBE.set(found)
+        try:
+            after = hf(input_ids=ids_BT, use_cache=False).logits
+        finally:
+            _PROBE.reset(token)
     n_layers = hf.config.get_text_config().num_hidden_layers
     shapes = [z.shape for _, z in found]
     kind = hf.config.model_type
