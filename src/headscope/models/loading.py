@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging as hf_logging
 
 from headscope.attention import install
 from headscope.errors import InputError
+from headscope.models.adapters import base_of, is_adapter, with_adapter
 from headscope.models.builtin import BUILTIN, builtin_folder
 from headscope.models.model import Model
-from headscope.models.weights import read_weights
+from headscope.models.weights import quiet, read_weights
 
 DTYPES = {name: getattr(torch, name) for name in ("float32", "float16", "bfloat16", "float64")}
 
@@ -34,6 +34,7 @@ def load(
     device: str | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
     revision: str | None = None,
+    base: str | Path | None = None,
 ) -> Model:
     """Load a causal language model and put its heads in reach.
 
@@ -41,29 +42,27 @@ def load(
     device: where to put it; a GPU if there is one, otherwise the CPU.
     dtype: float32 on the CPU and the checkpoint's own elsewhere, unless given ("float32", "bfloat16", ...).
     revision: branch, tag or commit, for hub ids.
+    base: the model that an adapter belongs to, where the name in the adapter does not lead to it.
     """
     device = _device(device)
     wanted = _dtype(dtype, device)
-    verbosity, bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
-    hf_logging.set_verbosity_error()
-    hf_logging.disable_progress_bar()
-    try:
-        hf, tokenizer, source = _read(str(name), wanted, revision)
+    with quiet():
+        hf, tokenizer, source = _read(str(name), wanted, revision, base)
         hf = _to_device(hf, device)
         reach = install(hf)
-    finally:
-        hf_logging.set_verbosity(verbosity)
-        if bars:
-            hf_logging.enable_progress_bar()
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
     return Model(_short_name(str(name)), hf, tokenizer, reach, source)
 
 
 def _read(
-    name: str, dtype: torch.dtype | str, revision: str | None
+    name: str, dtype: torch.dtype | str, revision: str | None, base: str | Path | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[str, Any]]:
     path = Path(name).expanduser()
+    if base is not None and not is_adapter(path):
+        raise InputError(f"{name} is no adapter (a folder with adapter_config.json), so it has no base {base}.")
+    if is_adapter(builtin_folder(name) if name in BUILTIN else path):
+        return _read_adapter(name, dtype, base)
     if name in BUILTIN:
         hf, tokenizer = _read_folder(builtin_folder(name), dtype)
         return hf, tokenizer, {"kind": "built-in", "licence": BUILTIN[name].licence}
@@ -79,6 +78,23 @@ def _read(
         raise InputError(f"There is no folder or file {name}. {_known()}")
     hf, tokenizer = _from_pretrained(name, dtype, revision)
     return hf, tokenizer, {"kind": "hub", "revision": getattr(hf.config, "_commit_hash", None)}
+
+
+def _read_adapter(
+    name: str, dtype: torch.dtype | str, base: str | Path | None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[str, Any]]:
+    folder = builtin_folder(name) if name in BUILTIN else Path(name).expanduser()
+    wanted = str(base or base_of(folder))
+    try:
+        hf, tokenizer, _ = _read(wanted, torch.float32, None)
+    except InputError as error:
+        raise InputError(
+            f"{name} is an adapter, and its base {wanted} could not be loaded: {_first_line(error)}\n"
+            "Say where the base is: load(..., base=FOLDER), or `headscope merge ADAPTER BASE --out FOLDER`."
+        ) from error
+    hf = with_adapter(hf, folder)
+    licence = {"licence": BUILTIN[name].licence} if name in BUILTIN else {}
+    return (hf if dtype == "auto" else hf.to(dtype)), tokenizer, {"kind": "adapter", "base": wanted, **licence}  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 def _read_folder(folder: Path, dtype: torch.dtype | str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

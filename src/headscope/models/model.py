@@ -54,11 +54,15 @@ class Model:
 
     def fingerprint(self) -> str:
         """SHA-256 over the weights as they are in memory: names the model exactly, wherever it came from."""
-        digest = hashlib.sha256()
-        for name, tensor in sorted(self.hf.state_dict().items()):
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-        return digest.hexdigest()
+        return fingerprint(self.hf)
 
     def __repr__(self) -> str:
         return f"Model({self.name!r}, {self.n_layers} layers x {self.n_heads} heads, {self.hf.config.model_type})"
+
+
+def fingerprint(hf: PreTrainedModel) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(hf.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

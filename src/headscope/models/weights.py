@@ -1,11 +1,14 @@
-"""Reading a checkpoint so that a gap in it is an error; transformers would fill it with random numbers."""
+"""Reading checkpoints quietly, and so that a gap in it is an error; transformers would fill it with random numbers."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging as hf_logging
 
 from headscope.errors import InputError
 
@@ -25,3 +28,17 @@ def read_weights(source: str | Path, **options: Any) -> PreTrainedModel:
             f"the first {wrong[0]}."
         )
     return hf.eval()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Inside the block transformers shows neither bars nor warnings of its own."""
+    verbosity, bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
+    hf_logging.set_verbosity_error()
+    hf_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        hf_logging.set_verbosity(verbosity)
+        if bars:
+            hf_logging.enable_progress_bar()

@@ -1,0 +1,169 @@
+"""What a sparsifying run leaves behind: its checkpoint, its history, and at the end the sparse model.
+
+    OUT/checkpoint.safetensors   trained weights, the optimiser's moments; settings, step, GECO and history as metadata
+    OUT/history.csv              a row per evaluation
+    OUT/adapter/                 with LoRA: the adapter alone, in float16
+    OUT/config.json, ...         the sparse model, a Hugging Face folder
+
+Each file is written whole or not at all; the checkpoint of before stays until the next one is whole.
+"""
+
+from __future__ import annotations
+
+import copy
+import csv
+import io
+import json
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from headscope.attention import NAME
+from headscope.errors import InputError, SetupError
+from headscope.models import Model
+from headscope.models.adapters import with_adapter, write_gate
+from headscope.models.model import fingerprint
+from headscope.models.weights import quiet
+from headscope.results import whole_file, write_bytes
+from headscope.sparse.objective import Geco
+from headscope.sparse.settings import Settings
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class Checkpoint:
+    """The state of a run in its folder; made anew, or the one of an earlier sitting with the same settings."""
+
+    def __init__(self, folder: Path, model: Model, settings: Settings):
+        self.folder, self.settings = folder, settings
+        self.path = folder / "checkpoint.safetensors"
+        self.base_sha256 = fingerprint(model.hf)
+        self.history: list[dict[str, float]] = []
+        self.step = 0
+        self._state: dict[str, Any] = {}
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"{folder} is a file; --out needs a folder.")
+        if self.exists():
+            self._read_state()
+        elif folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
+            raise InputError(f"{folder} is not empty and holds no checkpoint. Give --out a new or empty folder.")
+
+    def exists(self) -> bool:
+        return self.path.exists()
+
+    @property
+    def finished(self) -> bool:
+        return self.step >= self.settings.steps and (self.folder / "config.json").exists()
+
+    def _read_state(self) -> None:
+        try:
+            with safe_open(self.path, "pt") as file:
+                self._state = json.loads(file.metadata()["headscope"])
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{self.path} is damaged or no checkpoint: {error}. Give another --out.") from error
+        if difference := self.settings.difference(self._state["settings"]):
+            raise InputError(
+                f"{self.folder} holds a run with other settings: {difference}.\n"
+                "Give the same settings to resume it, or another --out."
+            )
+        if self._state["base_sha256"] != self.base_sha256:
+            raise InputError(f"{self.folder} was started from another model's weights. Give another --out.")
+        self.step, self.history = self._state["step"], self._state["history"]
+
+    def restore(self, named: Mapping[str, Tensor], optimizer: Any, geco: Geco) -> tuple[int, Geco]:
+        """Put weights and moments back; the step and the GECO state to go on from."""
+        with safe_open(self.path, "pt") as file, torch.no_grad():
+            for name, parameter in named.items():
+                parameter.copy_(file.get_tensor(f"weight.{name}"))
+                optimizer.state[parameter] = {m: file.get_tensor(f"{m}.{name}").to(parameter.device) for m in MOMENTS}
+                optimizer.state[parameter]["step"] = torch.tensor(float(self.step))
+        return self.step, replace(geco, strength=self._state["strength"], average=self._state["average"])
+
+    def save(self, step: int, named: Mapping[str, Tensor], optimizer: Any, geco: Geco) -> None:
+        state = getattr(optimizer, "optimizer", optimizer).state
+        tensors = {f"weight.{name}": p.detach() for name, p in named.items()}
+        for name, p in named.items():
+            tensors |= {f"{m}.{name}": state[p][m] if p in state else torch.zeros_like(p) for m in MOMENTS}
+        about = {
+            "settings": asdict(self.settings), "step": step, "strength": geco.strength, "average": geco.average,
+            "history": self.history, "base_sha256": self.base_sha256,
+        }  # fmt: skip
+        try:
+            with whole_file(self.path) as path:
+                save_file({k: v.contiguous() for k, v in tensors.items()}, path, {"headscope": json.dumps(about)})
+            write_bytes(self.folder / "history.csv", _csv(self.history))
+        except (OSError, SafetensorError, SetupError) as error:
+            raise SetupError(
+                f"Step {step} could not be saved: {error}\nThe checkpoint of step {self.step} is kept in "
+                f"{self.folder}; free some space and give the same command again."
+            ) from error
+        self.step = step
+
+
+def save_sparse(student: Any, model: Model, checkpoint: Checkpoint) -> None:
+    """Write the sparse model, and with LoRA its adapter, into the run's folder."""
+    folder, settings = checkpoint.folder, checkpoint.settings
+    try:
+        if not settings.lora_rank:
+            write_model(student, model.tokenizer, folder)
+            return
+        adapter = folder / "adapter"
+        shutil.rmtree(adapter, ignore_errors=True)
+        with _scratch(folder) as scratch:
+            # The base belongs to the user: the adapter names it and its weights' hash.
+            student.peft_config["default"].base_model_name_or_path = model.name
+            halves = {n: p.detach().half() for n, p in student.named_parameters() if p.requires_grad}
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                student.save_pretrained(str(scratch), state_dict=halves, save_embedding_layers=False)
+            (scratch / "README.md").unlink(missing_ok=True)
+            write_gate(scratch, bias=settings.bias, base_sha256=checkpoint.base_sha256)
+            os.rename(scratch, adapter)
+        write_model(with_adapter(copy.deepcopy(model.hf), adapter), model.tokenizer, folder)
+    except (OSError, SafetensorError) as error:
+        raise SetupError(
+            f"The sparse model could not be written: {error}. The checkpoint of step {checkpoint.step} is kept in "
+            f"{folder}; free some space and give the same command again."
+        ) from error
+
+
+def write_model(hf: Any, tokenizer: Any, folder: Path) -> None:
+    """A sparse model as a Hugging Face folder: made whole beside its place, then moved there, config.json last."""
+    with _scratch(folder) as scratch, quiet():
+        hf.save_pretrained(scratch)
+        tokenizer.save_pretrained(scratch)
+        # transformers takes the attention implementation from the config file, but does not write it there.
+        config = json.loads((scratch / "config.json").read_text())
+        (scratch / "config.json").write_text(json.dumps({**config, "attn_implementation": NAME}, indent=2) + "\n")
+        for path in sorted(scratch.iterdir(), key=lambda path: path.name == "config.json"):
+            path.chmod(0o644)
+            os.replace(path, folder / path.name)
+
+
+@contextmanager
+def _scratch(folder: Path) -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix=".scratch-", dir=folder))
+    path.chmod(0o755)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _csv(rows: list[dict[str, float]]) -> bytes:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()

@@ -1,0 +1,60 @@
+"""What sparsifying minimises: the expected fraction of open gates, while the model stays as good as it was.
+
+    minimise  S   subject to   C <= target          as          loss = C + strength * S
+
+C is the cross-entropy (its target: the dense model's own plus a margin) or the divergence from the dense model (its
+target: the margin). GECO (Rezende and Viola, arXiv 1810.00597) moves the strength: up while the moving average of C
+is under its target, down when it is over, by a factor each time, so that no size of S or C has to be guessed.
+
+Pure: numbers and tensors in, numbers and tensors out. Shape letters: B batch, T positions, V vocabulary, H heads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+# Between these the strength moves; at the floor the penalty has no weight left.
+FLOOR, CEILING = 1e-4, 1e6
+
+
+@dataclass(frozen=True)
+class Geco:
+    """The strength of the penalty and the moving average of the constraint.
+
+    rate: the strength changes by at most this factor's logarithm in a step; less the nearer the average is to target.
+    memory: share of the old average that is kept in a step.
+    """
+
+    strength: float
+    rate: float
+    memory: float = 0.9
+    average: float | None = None
+
+    def after(self, constraint: float, *, target: float, margin: float) -> Geco:
+        """The state after a step in which the constraint was measured."""
+        average = constraint if self.average is None else self.memory * self.average + (1 - self.memory) * constraint
+        slack = max(-1.0, min(1.0, (target - average) / margin))
+        strength = min(CEILING, max(FLOOR, self.strength * math.exp(self.rate * slack)))
+        return replace(self, strength=strength, average=average)
+
+
+def cross_entropy(logits_BTV: Tensor, ids_BT: Tensor) -> Tensor:
+    """Mean negative log-probability of every token but the first."""
+    return functional.cross_entropy(logits_BTV[:, :-1].flatten(0, 1).float(), ids_BT[:, 1:].flatten())
+
+
+def divergence(dense_BTV: Tensor, sparse_BTV: Tensor) -> Tensor:
+    """Mean Kullback-Leibler divergence of the next token's distribution, from the dense model to the sparse one."""
+    dense, sparse = (logits.flatten(0, 1).float().log_softmax(-1) for logits in (dense_BTV, sparse_BTV))
+    return functional.kl_div(sparse, dense, log_target=True, reduction="batchmean")
+
+
+def mean_fraction(fractions: Mapping[int, Tensor]) -> Tensor:
+    """Mean over layers, heads and batch of what `Gates` found per layer, (B, H)."""
+    return torch.stack([fraction_BH.float().mean() for fraction_BH in fractions.values()]).mean()

@@ -1,0 +1,65 @@
+"""What a sparsifying run is asked to do; every field is an option of `headscope sparsify`, its comment the help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from headscope.errors import InputError
+
+CONSTRAINTS = ("kl", "ce")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Defaults are what worked on a 15M and a 135M model on a CPU; see docs/sparsify.md for the experiments."""
+
+    text: str = "self"
+    windows: int = 4096
+    length: int = 64
+    steps: int = 1000
+    batch: int = 16
+    accumulate: int = 1
+    lr: float = 1e-3
+    warmup: int = 20
+    clip: float = 1.0
+    lora_rank: int = 16
+    constraint: str = "kl"
+    margin: float = 0.05
+    distill: float = 0.0
+    strength: float = 1.0
+    rate: float = 0.05
+    bias: float = 0.0
+    noise: float = 0.0
+    noise_end: float = 0.0
+    temperature: float = 1.0
+    held_out: int = 128
+    every: int = 50
+    seed: int = 0
+    checkpointing: bool = False
+
+    def __post_init__(self) -> None:
+        if self.constraint not in CONSTRAINTS:
+            raise InputError(f"Unknown constraint {self.constraint!r}. Known: {', '.join(CONSTRAINTS)}.")
+        positive = ("windows", "steps", "batch", "accumulate", "lr", "clip", "margin", "strength", "rate",
+                    "temperature", "held_out", "every")  # fmt: skip
+        for name in positive:
+            if not getattr(self, name) > 0:
+                raise InputError(f"--{name.replace('_', '-')} must be above 0, found {getattr(self, name)}.")
+        for name in ("warmup", "lora_rank", "distill", "noise", "noise_end", "seed"):
+            if getattr(self, name) < 0:
+                raise InputError(f"--{name.replace('_', '-')} cannot be negative, found {getattr(self, name)}.")
+        if self.length < 2:
+            raise InputError(f"--length must be at least 2, found {self.length}.")
+        if self.batch % self.accumulate:
+            raise InputError(f"--batch {self.batch} cannot be divided into --accumulate {self.accumulate} equal parts.")
+
+    def noise_at(self, step: int) -> float:
+        """From the first noise scale to the last, in a straight line over the steps."""
+        return self.noise + (self.noise_end - self.noise) * step / max(1, self.steps - 1)
+
+    def difference(self, other: dict) -> str:
+        """What differs from the settings of an earlier sitting; more steps are no difference."""
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "steps"}
+        return ", ".join(
+            f"{name} {other.get(name)!r} then, {now!r} now" for name, now in own.items() if other.get(name) != now
+        )

@@ -1,0 +1,154 @@
+"""Text to sparsify on, as windows of token ids.
+
+`windows(model, "self", ...)` lets the model write its own: it needs no corpus, and on what a model says itself its
+cross-entropy exceeds the dense model's by just the divergence between the two. Other sources: a text file, a folder
+of text files, a data set on the Hugging Face hub, or several of these separated by commas, in equal parts.
+
+Shape letters: N windows, T tokens in a window, B rows written at a time, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers.cache_utils import DynamicCache
+
+from headscope.errors import InputError
+from headscope.gate import Gates, deciding
+from headscope.models import Model, cache_folder
+from headscope.progress import bar
+from headscope.results import whole_file
+
+SUFFIXES = (".txt", ".md", ".text")
+ROWS = 128
+
+
+def windows(model: Model, text: str, *, count: int, length: int, seed: int = 0) -> Tensor:
+    """`count` windows of `length` tokens, (N, T), in an order that the seed decides.
+
+    text: "self", a file, a folder, a data set's name (`name` or `name:config`, its split "train"), or several
+    separated by commas.
+    """
+    sources = [name.strip() for name in text.split(",") if name.strip()]
+    if not sources:
+        raise InputError("No text was given. Known: self, a file, a folder, the name of a data set.")
+    share = -(-count // len(sources))
+    found = []
+    for name in sources:
+        part = written(model, count=share, length=length, seed=seed) if name == "self" else _cut(model, name, length)
+        if len(part) < share:
+            raise InputError(
+                f"{name} is too short: {share} windows of {length} tokens are needed, it has {len(part)}.\n"
+                "Give more text, or ask for fewer windows (--windows) or shorter ones (--length)."
+            )
+        order = torch.randperm(len(part), generator=torch.Generator().manual_seed(seed))
+        found.append(part[order[:share]])
+    whole_NT = torch.cat(found)
+    return whole_NT[torch.randperm(len(whole_NT), generator=torch.Generator().manual_seed(seed + 1))][:count]
+
+
+def written(model: Model, *, count: int, length: int, seed: int) -> Tensor:
+    """Windows that the dense model wrote, each from its beginning token on, kept in the cache as they are made."""
+    start = _start(model)
+    made: list[Tensor] = []
+    asked = f"{model.fingerprint()} {length} {start}"
+    folder = cache_folder() / "text" / f"{model.name}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}"
+    with bar(f"{model.name} writes its text", -(-count // ROWS) * length, unit="tokens") as shown:
+        while sum(map(len, made)) < count:
+            piece = folder / f"seed-{seed}-{len(made)}.safetensors"
+            if piece.exists():
+                made.append(load_file(piece)["ids"].long())
+                shown.advance(length)
+                continue
+            draw = torch.Generator().manual_seed(seed * 1000003 + len(made))
+            made.append(_write(model, start, length, draw, shown))
+            with whole_file(piece) as path:
+                save_file({"ids": made[-1].int()}, path)
+    return torch.cat(made)[:count]
+
+
+@torch.no_grad()
+def _write(model: Model, start: int, length: int, draw: torch.Generator, shown: Any) -> Tensor:
+    """Sample at temperature 1, through ends of texts into the next one."""
+    ids_BT = torch.full((ROWS, 1), start)
+    cache = DynamicCache()
+    with deciding(Gates("open")):
+        while ids_BT.shape[1] < length:
+            new = ids_BT[:, -1:].to(model.device)
+            logits_BV = model.hf(input_ids=new, past_key_values=cache, use_cache=True).logits[:, -1].float().cpu()
+            ids_BT = torch.cat([ids_BT, torch.multinomial(logits_BV.softmax(-1), 1, generator=draw)], dim=1)
+            shown.advance()
+    return ids_BT
+
+
+def _start(model: Model) -> int:
+    """The token with which this model's texts begin."""
+    tokenizer: Any = model.tokenizer
+    first = tokenizer("a")["input_ids"][0]
+    # A tokenizer that puts nothing before a text: in training, texts were divided by this, or by their ends.
+    divider = tokenizer.get_vocab().get("<|endoftext|>")
+    known = (
+        first if first in tokenizer.all_special_ids else None,
+        divider,
+        tokenizer.bos_token_id,
+        tokenizer.eos_token_id,
+    )
+    found = next((token for token in known if token is not None), None)
+    if found is None:
+        raise InputError(f"{model.name} has no token that begins a text, so it cannot write its own: give --text.")
+    return found
+
+
+def _cut(model: Model, name: str, length: int) -> Tensor:
+    """A corpus as windows; where the tokenizer begins texts with a special token, so does every window."""
+    tokenizer: Any = model.tokenizer
+    first = tokenizer("a")["input_ids"][0]
+    head = [first] if first in tokenizer.all_special_ids else []
+    ids = [token for text in _texts(name) for token in tokenizer(text, add_special_tokens=False)["input_ids"]]
+    body = length - len(head)
+    rows = [head + ids[at : at + body] for at in range(0, len(ids) - body + 1, body)]
+    return torch.tensor(rows, dtype=torch.long).reshape(-1, length)
+
+
+def _texts(name: str) -> list[str]:
+    path = Path(name).expanduser()
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES)
+        if not files:
+            raise InputError(f"{path} has no text files: expected files ending in {', '.join(SUFFIXES)}.")
+        return [_read(file) for file in files]
+    if path.is_file():
+        return [_read(path)]
+    return _hub_texts(name)
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{file} cannot be read as UTF-8 text: {error}.") from error
+
+
+def _hub_texts(name: str) -> list[str]:
+    try:
+        from datasets import load_dataset
+    except ImportError as error:
+        raise InputError(
+            f"There is no file or folder {name}. For a data set of the hub: pip install datasets."
+        ) from error
+    path, _, config = name.partition(":")
+    try:
+        rows: Any = load_dataset(path, config or None, split="train")
+    except Exception as error:
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+        raise InputError(
+            f"There is no file or folder {name}, and no data set of that name could be had: {said}\n"
+            "Give --text a file, a folder, a data set, or self."
+        ) from error
+    column = "text" if "text" in rows.column_names else rows.column_names[0]
+    return [str(text) for text in rows[column]]

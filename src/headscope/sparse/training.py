@@ -1,0 +1,257 @@
+"""The training loop that makes attention sparse.
+
+1. Copy the model; give the copy gates, and LoRA adapters unless all weights are to be trained.
+2. Take the text (`text.windows`); the first windows are held out.
+3. Each step: the dense model's logits where they are needed, the sparse model's with trained gates, the loss of
+   `objective.py`, one AdamW step, one GECO step. Which windows and which noise a step uses follows from the seed and
+   the step's number alone, so a run that was killed goes on to the same numbers from its last checkpoint.
+4. Every so often: held-out connectivity, cross-entropy and divergence under hard gates; a checkpoint.
+5. At the end: a Hugging Face folder that says it is gated, and the adapter beside it.
+
+Runs on one process or, under `accelerate launch`, on several, which share each batch.
+
+Shape letters: B batch, T positions, V vocabulary, N windows.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headscope.errors import InputError, SetupError
+from headscope.gate import CONFIG_KEY, Gates, deciding
+from headscope.models import Model
+from headscope.progress import bar
+from headscope.sparse.checkpoint import Checkpoint, save_sparse
+from headscope.sparse.objective import FLOOR, Geco, cross_entropy, divergence, mean_fraction
+from headscope.sparse.settings import Settings
+from headscope.sparse.text import windows
+
+# Evaluations in a row without any penalty left and the constraint still broken, after which a run says so and stops.
+PATIENCE = 3
+
+
+def sparsify(model: Model, *, out: str | Path, settings: Settings | None = None, **options: Any) -> list[dict]:
+    """Make a sparse-attention model of a dense one in the folder `out`, from which `load` takes it.
+
+    Returns the history: a row per evaluation. `options` are the fields of `Settings`: text="self", steps=1000, ...
+    A run that was stopped goes on from its last checkpoint in `out`.
+    """
+    settings = settings or Settings(**options)
+    _refuse(model)
+    checkpoint = Checkpoint(Path(out), model, settings)
+    if checkpoint.finished:
+        return checkpoint.history
+    text_NT = windows(
+        model, settings.text, count=settings.windows + settings.held_out, length=settings.length, seed=settings.seed
+    )
+    trainer = Trainer(model, settings, text_NT, checkpoint)
+    trainer.run()
+    if trainer.accelerator.is_main_process:
+        save_sparse(trainer.student, model, checkpoint)
+    trainer.accelerator.wait_for_everyone()
+    return checkpoint.history
+
+
+def _refuse(model: Model) -> None:
+    config = model.hf.config
+    if getattr(config, CONFIG_KEY, None) is not None:
+        raise InputError(f"{model.name} is sparse already. Give the dense model it was made from.")
+    if model.reach.way != "interface":
+        raise InputError(
+            f"{config.model_type} cannot be made sparse: its attention does not go through transformers' "
+            "AttentionInterface, and a gate needs the attention logits."
+        )
+    odd = [name for name in ("attn_logit_softcapping",) if getattr(config, name, None)]
+    if odd or config.model_type == "gpt_oss":
+        raise InputError(
+            f"{config.model_type} cannot be made sparse yet: its attention has {odd[0] if odd else 'sinks'}, "
+            "for which gates have no training step."
+        )
+
+
+class Trainer:
+    """One run: the two models, the optimiser, GECO, and where it stands."""
+
+    def __init__(self, model: Model, settings: Settings, text_NT: Tensor, checkpoint: Checkpoint):
+        from accelerate import Accelerator
+
+        self.settings, self.checkpoint = settings, checkpoint
+        on_gpu = model.device.type == "cuda"
+        mixed = "bf16" if on_gpu and torch.cuda.is_bf16_supported() else "no"
+        self.accelerator = Accelerator(cpu=model.device.type == "cpu", mixed_precision=mixed)
+        share = settings.accumulate * self.accelerator.num_processes
+        if settings.batch % share:
+            raise InputError(f"--batch {settings.batch} cannot be shared equally by {share} parts and processes.")
+        self.held_NT, self.train_NT = text_NT[: settings.held_out], text_NT[settings.held_out :]
+        self.dense = model.hf
+        self.student = student_of(model, settings)
+        named = {name: p for name, p in self.student.named_parameters() if p.requires_grad}
+        optimizer = torch.optim.AdamW(named.values(), lr=settings.lr, betas=(0.9, 0.98), weight_decay=0.0)
+        self.geco = Geco(settings.strength, settings.rate)
+        self.step, self.dense_ce = 0, None
+        if checkpoint.exists():
+            self.step, self.geco = checkpoint.restore(named, optimizer, self.geco)
+        self.named = named
+        self.wrapped, self.optimizer = self.accelerator.prepare(self.student, optimizer)
+
+    def run(self) -> None:
+        settings = self.settings
+        with bar("Sparsifying", settings.steps) as shown:
+            shown.reach(self.step)
+            if self.step == 0:
+                self._note(self.evaluate())
+            while self.step < settings.steps:
+                loss = self.train_step()
+                if not math.isfinite(loss):
+                    raise SetupError(
+                        f"The loss became {loss} at step {self.step + 1}. The checkpoint of step "
+                        f"{self.checkpoint.step} is kept in {self.checkpoint.folder}; try a lower --lr."
+                    )
+                self.step += 1
+                shown.reach(self.step)
+                if self.step % settings.every == 0 or self.step == settings.steps:
+                    self._note(self.evaluate())
+                    self._stop_if_hopeless()
+
+    def _stop_if_hopeless(self) -> None:
+        rows, name = self.checkpoint.history[-PATIENCE:], self.settings.constraint
+        if len(rows) == PATIENCE and all(row[name] > row["target"] and row["strength"] <= FLOOR for row in rows):
+            raise SetupError(
+                f"The constraint cannot be met: {name} is {rows[-1][name]:.3f} with no penalty left, its target "
+                f"{rows[-1]['target']:.3f}.\nThe last checkpoint is kept; raise --margin or --bias, or lower --lr or "
+                "--noise, in another --out."
+            )
+
+    def train_step(self) -> float:
+        """One step of the optimiser and of GECO; the loss."""
+        settings, accelerator = self.settings, self.accelerator
+        warm = min(1.0, (self.step + 1) / max(1, settings.warmup))
+        for group in self.optimizer.param_groups:
+            group["lr"] = settings.lr * warm
+        self.optimizer.zero_grad()
+        parts = list(self._batch())
+        total = torch.zeros(2, device=accelerator.device)
+        for number, ids_BT in enumerate(parts):
+            last = number == len(parts) - 1
+            with nullcontext() if last else accelerator.no_sync(self.wrapped):
+                loss, constraint = self._loss(ids_BT, number)
+                accelerator.backward(loss / len(parts))
+            total += torch.stack([loss.detach(), constraint.detach()]) / len(parts)
+        mean: Any = accelerator.reduce(total, reduction="mean")
+        loss, constraint = mean.tolist()
+        if math.isfinite(loss):
+            accelerator.clip_grad_norm_(self.named.values(), settings.clip)
+            self.optimizer.step()
+            self.geco = self.geco.after(constraint, target=self.target, margin=settings.margin)
+        return loss
+
+    def _loss(self, ids_BT: Tensor, number: int) -> tuple[Tensor, Tensor]:
+        settings = self.settings
+        rank = self.accelerator.process_index
+        seed = ((settings.seed * 10**6 + self.step) * 64 + number) * 64 + rank
+        gates = Gates("trained", settings.noise_at(self.step), settings.temperature, seed)
+        with deciding(gates):
+            logits_BTV = self.wrapped(input_ids=ids_BT, use_cache=False).logits
+        ce = kl = None
+        if settings.constraint == "kl" or settings.distill:
+            kl = divergence(self._dense_logits(ids_BT), logits_BTV)
+        if settings.constraint == "ce":
+            ce = cross_entropy(logits_BTV, ids_BT)
+        constraint: Any = kl if settings.constraint == "kl" else ce
+        loss = constraint + self.geco.strength * mean_fraction(gates.expected)
+        if settings.distill and kl is not None:
+            loss = loss + settings.distill * kl
+        return loss, constraint
+
+    @torch.no_grad()
+    def _dense_logits(self, ids_BT: Tensor) -> Tensor:
+        with self.accelerator.autocast():
+            return self.dense(input_ids=ids_BT, use_cache=False).logits
+
+    def _batch(self) -> Iterator[Tensor]:
+        """This process's share of the step's windows, in parts to accumulate: an epoch is an order of all windows."""
+        settings, size = self.settings, self.settings.batch
+        first = self.step * size
+        rows = [self._window(at) for at in range(first, first + size)]
+        mine = rows[self.accelerator.process_index :: self.accelerator.num_processes]
+        ids_BT = torch.stack(mine).to(self.accelerator.device)
+        yield from ids_BT.chunk(settings.accumulate)
+
+    def _window(self, at: int) -> Tensor:
+        epoch, place = divmod(at, len(self.train_NT))
+        if getattr(self, "_order", (None,))[0] != epoch:
+            draw = torch.Generator().manual_seed(self.settings.seed * 1000003 + epoch)
+            self._order = (epoch, torch.randperm(len(self.train_NT), generator=draw))
+        return self.train_NT[self._order[1][place]]
+
+    @property
+    def target(self) -> float:
+        if self.settings.constraint == "kl":
+            return self.settings.margin
+        if self.dense_ce is None:
+            self.dense_ce = measured(self.dense, None, self.held_NT, self.settings.batch)["ce"]
+        return self.dense_ce + self.settings.margin
+
+    def evaluate(self) -> dict[str, float]:
+        row = measured(self.student, self.dense, self.held_NT, self.settings.batch)
+        return {"step": self.step, **row, "target": self.target, "strength": self.geco.strength}
+
+    def _note(self, row: dict[str, float]) -> None:
+        self.checkpoint.history.append(row)
+        if self.accelerator.is_main_process:
+            self.checkpoint.save(self.step, self.named, self.optimizer, self.geco)
+        self.accelerator.wait_for_everyone()
+
+
+def student_of(model: Model, settings: Settings) -> Any:
+    """A copy of the model with gates. With LoRA the copy shares the frozen weights of the original."""
+    shared = {id(p): p for p in model.hf.parameters()} if settings.lora_rank else {}
+    hf: Any = copy.deepcopy(model.hf, dict(shared))
+    setattr(hf.config, CONFIG_KEY, {"bias": settings.bias})
+    if settings.checkpointing:
+        # transformers checkpoints in training mode only; dropout, which is no part of this training, stays off.
+        hf.gradient_checkpointing_enable({"use_reentrant": False})
+        hf.train()
+        for module in hf.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+    if not settings.lora_rank:
+        return hf.requires_grad_(True)
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(settings.seed)
+    rank = settings.lora_rank
+    return get_peft_model(hf, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"))
+
+
+@torch.no_grad()
+def measured(
+    sparse: Any, dense: Any, ids_NT: Tensor, batch: int, gates: Callable[[], Gates] = Gates
+) -> dict[str, float]:
+    """Connectivity, cross-entropy and (given the dense model) divergence on some windows, gates hard unless given."""
+    sums: dict[str, float] = {}
+    device = next(sparse.parameters()).device
+    for part in ids_NT.split(batch):
+        ids_BT = part.to(device)
+        with deciding(gates()) as found:
+            logits_BTV = sparse(input_ids=ids_BT, use_cache=False).logits
+        values = {"ce": cross_entropy(logits_BTV, ids_BT).item()}
+        if found.opened:
+            values["connectivity"] = mean_fraction(found.opened).item()
+        if dense is not None:
+            dense_BTV = dense(input_ids=ids_BT, use_cache=False).logits
+            values |= {
+                "kl": divergence(dense_BTV, logits_BTV).item(),
+                "dense_ce": cross_entropy(dense_BTV, ids_BT).item(),
+            }
+        for name, value in values.items():
+            sums[name] = sums.get(name, 0.0) + value * len(part) / len(ids_NT)
+    return sums

@@ -1,0 +1,277 @@
+"""Sparsifying: the objective by hand, the text, the loop from its first step to a model that loads, and its stops."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from command import headscope
+from safetensors.torch import load_file
+
+import headscope as hs
+from headscope.gate import CONFIG_KEY
+from headscope.sparse import Settings, training
+from headscope.sparse.objective import Geco, cross_entropy, divergence
+from headscope.sparse.text import windows
+
+SMALL: dict[str, Any] = {
+    "windows": 64, "held_out": 16, "length": 12, "batch": 8, "steps": 12, "every": 3, "lora_rank": 4, "lr": 2e-3,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text that models write goes into a cache of this session."""
+    monkeypatch.setenv("HEADSCOPE_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+def test_losses_by_hand():
+    logits = torch.tensor([[[0.0, 0.0], [np.log(3.0), 0.0], [5.0, 5.0]]])
+    ids = torch.tensor([[1, 0, 1]])
+    # Every token but the first: 1/2 for the second, 1/4 for the third.
+    assert cross_entropy(logits, ids).item() == pytest.approx((np.log(2) + np.log(4)) / 2, abs=1e-6)
+    other = torch.tensor([[[0.0, 0.0], [0.0, 0.0], [5.0, 5.0]]])
+    # Only the second place differs: from (3/4, 1/4) to (1/2, 1/2).
+    expected = (0.75 * np.log(0.75 / 0.5) + 0.25 * np.log(0.25 / 0.5)) / 3
+    assert divergence(logits, other).item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_geco_reaches_a_constraint_and_holds_it():
+    """Minimise x subject to (x - 2)^2 <= 0.25: the answer is 1.5, whatever strength it starts from."""
+    for strength in (0.01, 1.0, 100.0):
+        geco, x, late = Geco(strength, rate=0.05), 3.0, []
+        for step in range(4000):
+            constraint = (x - 2) ** 2
+            gradient = 2 * (x - 2) + geco.strength
+            x -= 0.02 * max(-1.0, min(1.0, gradient))
+            geco = geco.after(constraint, target=0.25, margin=0.25)
+            if step >= 3000:
+                late.append(constraint)
+        assert x == pytest.approx(1.5, abs=0.02)
+        assert max(late) < 0.27
+
+
+def test_own_text_is_written_once_and_follows_the_seed(nano: hs.Model, monkeypatch: pytest.MonkeyPatch):
+    first = windows(nano, "self", count=40, length=10, seed=3)
+    monkeypatch.setattr("headscope.sparse.text._write", None)
+    assert torch.equal(first, windows(nano, "self", count=40, length=10, seed=3))
+    assert first.shape == (40, 10)
+    assert len({tuple(row) for row in first.tolist()}) > 20
+
+
+def test_a_file_and_a_folder_are_cut_into_windows(nano: hs.Model, tmp_path: Path):
+    words = "When Mary and John went to the store, John gave a drink to Mary. " * 40
+    (tmp_path / "one.txt").write_text(words)
+    found = windows(nano, str(tmp_path / "one.txt"), count=20, length=8, seed=0)
+    assert found.shape == (20, 8)
+    assert torch.equal(found, windows(nano, str(tmp_path), count=20, length=8, seed=0))
+    mixed = windows(nano, f"{tmp_path},self", count=20, length=8, seed=0)
+    rows = {tuple(row) for row in found.tolist()}
+    assert 5 <= sum(tuple(row) in rows for row in mixed.tolist()) <= 15
+
+
+@pytest.mark.parametrize("rank", [4, 0])
+def test_from_dense_to_a_sparse_model_that_loads(nano: hs.Model, tmp_path: Path, rank: int):
+    before = nano.fingerprint()
+    options = {**SMALL, "lora_rank": rank, "lr": 2e-3 if rank else 2e-4, "steps": 30, "every": 10}
+    history = hs.sparsify(nano, out=tmp_path / "sparse", **options)
+    assert nano.fingerprint() == before
+    assert getattr(nano.hf.config, CONFIG_KEY, None) is None
+    assert [row["step"] for row in history] == [0, 10, 20, 30]
+    assert history[-1]["connectivity"] < history[0]["connectivity"]
+    assert all(row["target"] == 0.05 for row in history)
+    sparse = hs.load(tmp_path / "sparse")
+    ids = windows(nano, "self", count=SMALL["windows"] + 16, length=12, seed=0)[:16]
+    again = training.measured(sparse.hf, nano.hf, ids, 8)
+    # (With LoRA the saved adapter is rounded to half precision.)
+    assert again["kl"] == pytest.approx(history[-1]["kl"], abs=1e-3)
+    assert again["connectivity"] == pytest.approx(history[-1]["connectivity"], abs=3e-3)
+    rows = list(csv.DictReader((tmp_path / "sparse" / "history.csv").open()))
+    assert [int(row["step"]) for row in rows] == [0, 10, 20, 30]
+    if rank:
+        adapter = hs.load(tmp_path / "sparse" / "adapter", base="nano")
+        assert adapter.fingerprint() == sparse.fingerprint()
+    # Nothing downstream knows that it is sparse.
+    task = hs.tasks.ioi(sparse.tokenizer, n=6, seed=0)
+    curve = hs.sweep(sparse, task, hs.methods.patching(sparse, task))
+    assert curve.explained[-1] == pytest.approx(1.0, abs=1e-4)
+
+
+def test_the_constraint_can_be_cross_entropy_with_distillation_and_accumulation(nano: hs.Model, tmp_path: Path):
+    options = {**SMALL, "constraint": "ce", "distill": 0.5, "accumulate": 2, "noise": 0.5, "checkpointing": True}
+    history = hs.sparsify(nano, out=tmp_path / "sparse", **options)
+    assert history[0]["target"] == pytest.approx(history[0]["dense_ce"] + 0.05)
+    assert history[-1]["connectivity"] < history[0]["connectivity"]
+
+
+def test_accumulating_is_the_whole_batch(nano: hs.Model, tmp_path: Path):
+    whole, parts = (
+        hs.sparsify(nano, out=tmp_path / str(count), **{**SMALL, "accumulate": count, "steps": 3}) for count in (1, 4)
+    )
+    assert parts[-1]["kl"] == pytest.approx(whole[-1]["kl"], abs=1e-5)
+    assert parts[-1]["connectivity"] == pytest.approx(whole[-1]["connectivity"], abs=1e-5)
+
+
+def command(out: Path, **options: Any) -> list[str]:
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in {**SMALL, **options}.items()]
+    return ["sparsify", "nano", "--out", str(out), *words]
+
+
+def test_killed_three_times_and_resumed_it_ends_with_the_same_numbers(nano: hs.Model, tmp_path: Path):
+    options = {"steps": 40, "every": 2}
+    hs.sparsify(nano, out=tmp_path / "whole", **{**SMALL, **options})
+    out, kills = tmp_path / "killed", np.random.default_rng(0).integers(1, 6, 3).cumsum()
+    for rows in kills:
+        run = subprocess.Popen([sys.executable, "-m", "headscope.cli", *command(out, **options)])
+        history = out / "history.csv"
+        while not (history.exists() and len(history.read_text().splitlines()) > rows + 1):
+            assert run.poll() is None, "finished before it could be killed"
+            time.sleep(0.005)
+        os.kill(run.pid, signal.SIGKILL)
+        run.wait()
+        assert not (out / "config.json").exists()
+    hs.sparsify(nano, out=out, **{**SMALL, **options})
+    assert (out / "history.csv").read_text() == (tmp_path / "whole" / "history.csv").read_text()
+    for name in ("model.safetensors", "adapter/adapter_model.safetensors"):
+        one, other = (load_file(tmp_path / run / name) for run in ("whole", "killed"))
+        assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_a_finished_run_can_be_asked_for_more_steps(nano: hs.Model, tmp_path: Path):
+    hs.sparsify(nano, out=tmp_path / "run", **{**SMALL, "steps": 6})
+    longer = hs.sparsify(nano, out=tmp_path / "run", **{**SMALL, "steps": 12})
+    assert longer == hs.sparsify(nano, out=tmp_path / "whole", **SMALL)
+
+
+def test_two_processes_under_accelerate_share_the_batch(nano: hs.Model, tmp_path: Path):
+    expected = hs.sparsify(nano, out=tmp_path / "one", **{**SMALL, "steps": 3})
+    launch = [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--cpu",
+        "--num_processes",
+        "2",
+        "--num_machines",
+        "1",
+    ]
+    launch += ["--mixed_precision", "no", "--dynamo_backend", "no", "-m", "headscope.cli"]
+    done = subprocess.run([*launch, *command(tmp_path / "two", steps=3)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = list(csv.DictReader((tmp_path / "two" / "history.csv").open()))
+    for row, wanted in zip(rows, expected, strict=True):
+        assert float(row["kl"]) == pytest.approx(wanted["kl"], abs=1e-5)
+        assert float(row["strength"]) == pytest.approx(wanted["strength"], rel=1e-4)
+
+
+def test_bad_input_is_told_in_a_line_or_two(nano: hs.Model, tmp_path: Path, capfd):
+    short = tmp_path / "short.txt"
+    short.write_text("Mary had a little lamb.")
+    sparse = tmp_path / "sparse"
+    hs.sparsify(nano, out=sparse, **{**SMALL, "steps": 1})
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "letter.txt").write_text("dear")
+    cases = [
+        (["sparsify", "nano", "--out", tmp_path / "a", "--text", short], "too short"),
+        (["sparsify", "nano", "--out", tmp_path / "a", "--text", tmp_path / "none.txt"], "no file or folder"),
+        (["sparsify", sparse, "--out", tmp_path / "a"], "sparse already"),
+        (["sparsify", "nano", "--out", tmp_path / "a", "--margin", "-1"], "must be above 0"),
+        (["sparsify", "nano", "--out", tmp_path / "a", "--constraint", "mse"], "Known: kl, ce"),
+        (["sparsify", "nano", "--out", full], "not empty"),
+        (["sparsify", "nano", "--out", sparse], "other settings"),
+        (["sparsify-report", sparse, "nano", "--out", tmp_path / "r"], "dense model first"),
+        (["merge", sparse, "nano", "--out", tmp_path / "m"], "no adapter"),
+        (["merge", sparse / "adapter", sparse, "--out", tmp_path / "m"], "other weights"),
+    ]
+    for words, part in cases:
+        said = headscope(capfd, *words)
+        assert said.code == 2, (words, said)
+        assert part in said.err
+        assert len(said.err.strip().splitlines()) <= 3
+    assert not (tmp_path / "a").exists()
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_loss_that_is_no_number_keeps_the_last_checkpoint(nano: hs.Model, tmp_path: Path, monkeypatch):
+    plain, calls = training.divergence, []
+
+    def breaking(dense: torch.Tensor, sparse: torch.Tensor) -> torch.Tensor:
+        calls.append(sparse.requires_grad)
+        return plain(dense, sparse) * (float("nan") if sum(calls) == 5 else 1.0)
+
+    monkeypatch.setattr(training, "divergence", breaking)
+    with pytest.raises(hs.SetupError, match=r"became nan at step 5. The checkpoint of step 3"):
+        hs.sparsify(nano, out=tmp_path / "run", **SMALL)
+    monkeypatch.undo()
+    resumed = hs.sparsify(nano, out=tmp_path / "run", **SMALL)
+    assert resumed[-1]["step"] == 12
+    assert all(np.isfinite(list(row.values())).all() for row in resumed)
+
+
+def test_a_constraint_that_cannot_be_met_is_said(nano: hs.Model, tmp_path: Path):
+    options = {**SMALL, "margin": 1e-6, "rate": 5.0, "bias": -20.0, "every": 1, "lr": 1e-6}
+    with pytest.raises(hs.SetupError, match="cannot be met"):
+        hs.sparsify(nano, out=tmp_path / "run", **options)
+    assert (tmp_path / "run" / "checkpoint.safetensors").exists()
+
+
+def test_a_full_disk_keeps_the_last_checkpoint(nano: hs.Model, tmp_path: Path, monkeypatch):
+    from headscope.sparse import checkpoint
+
+    plain = checkpoint.save_file
+
+    def full(tensors: dict, path: Path, metadata: dict) -> None:
+        if json.loads(metadata["headscope"])["step"] == 6:
+            raise OSError(28, "No space left on device")
+        plain(tensors, path, metadata)
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(hs.SetupError, match=r"No space left.*\n.*step 3 is kept"):
+        hs.sparsify(nano, out=tmp_path / "run", **SMALL)
+    monkeypatch.undo()
+    assert not list((tmp_path / "run").glob("*.part"))
+    assert hs.sparsify(nano, out=tmp_path / "run", **SMALL)[-1]["step"] == 12
+
+
+def test_the_report_compares_dense_sparse_and_random_gates(nano: hs.Model, tmp_path: Path, capfd):
+    sparse = tmp_path / "sparse"
+    hs.sparsify(nano, out=sparse, **{**SMALL, "steps": 40, "every": 40})
+    words = ["--task", "ioi", "--windows", "32", "--length", "12", "--n", "10", "--json"]
+    said = headscope(capfd, "sparsify-report", "nano", sparse, "--out", tmp_path / "report", *words)
+    assert said.code == 0, said.err
+    report = json.loads(said.out)
+    assert 0 < report["connectivity"] < 1
+    assert report["random connectivity"] == pytest.approx(report["connectivity"], abs=0.05)
+    assert report["ce"]["random gates"] > report["ce"]["sparse"]
+    assert set(report["accuracy"]["ioi"]) == {"dense", "sparse"}
+    rows = list(csv.DictReader((tmp_path / "report" / "connectivity.csv").open()))
+    assert len(rows) == nano.n_layers * nano.n_heads
+    assert np.mean([float(row["connectivity"]) for row in rows]) == pytest.approx(report["connectivity"], abs=1e-4)
+    for name in ("connectivity.png", "attention.png"):
+        assert (tmp_path / "report" / name).stat().st_size > 5000
+
+
+def test_merging_an_adapter_gives_the_model_it_came_from(nano: hs.Model, tmp_path: Path, capfd):
+    sparse = tmp_path / "sparse"
+    hs.sparsify(nano, out=sparse, **{**SMALL, "steps": 3})
+    said = headscope(capfd, "merge", sparse / "adapter", "nano", "--out", tmp_path / "merged")
+    assert said.code == 0, said.err
+    assert hs.load(tmp_path / "merged").fingerprint() == hs.load(sparse).fingerprint()
+
+
+def test_settings_refuse_what_makes_no_sense():
+    wrongs: list[dict[str, Any]] = [{"batch": 10, "accumulate": 4}, {"length": 1}, {"noise": -1.0}, {"steps": 0}]
+    for wrong in wrongs:
+        with pytest.raises(hs.InputError):
+            Settings(**wrong)
