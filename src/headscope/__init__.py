@@ -14,6 +14,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from headscope.registration import register_with_transformers
+
 if TYPE_CHECKING:
     from headscope import methods, tasks
     from headscope.curves import Multiplier, multiplier, sweep
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from headscope.measure import Check, check
     from headscope.models import Model, load
     from headscope.results import Circuit, Curve, EdgeScores, Scores
+    from headscope.sparse import sparsify
 
 __version__ = "0.1.0"
 
@@ -33,13 +36,14 @@ _DOOR = {
     "headscope.measure": ("Check", "check"),
     "headscope.models": ("Model", "load"),
     "headscope.results": ("Circuit", "Curve", "EdgeScores", "Scores"),
+    "headscope.sparse": ("sparsify",),
 }
 _HOME = {name: module for module, names in _DOOR.items() for name in names}
 
 __all__ = [
-    "Check", "Circuit", "Curve", "EdgeScores", "HeadscopeError", "InputError", "Model", "Multiplier", "Recording",
-    "Scores", "SetupError", "check", "gated", "load", "masked", "methods", "multiplier", "patched", "record", "sweep",
-    "tasks",
+    "Check", "Circuit", "Curve", "EdgeScores", "HeadscopeError", "InputError", "Model", "Multiplier",
+    "Recording", "Scores", "SetupError", "check", "gated", "load", "masked", "methods", "multiplier", "patched",
+    "record", "sparsify", "sweep", "tasks",
 ]  # fmt: skip
 
 
@@ -54,3 +58,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
+
+
+register_with_transformers()

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 import headscope
+from headscope import cli_sparse
 from headscope.errors import HeadscopeError, InputError
 
 if TYPE_CHECKING:
@@ -194,6 +195,8 @@ def edges(
         about = f"{c['model']} on {c['task']}, {c['method']}"
         out.print(f"Circuit of {about}: {c['chosen']:,} edges, {c['connected']:,} of them connected", highlight=False)
 
+
+cli_sparse.add_to(app)
 
 listing = typer.Typer(no_args_is_help=True, help="What there is: models, tasks, methods.")
 app.add_typer(listing, name="list")

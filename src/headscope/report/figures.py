@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from headscope.results import Curve, Scores, whole_file
@@ -26,16 +27,13 @@ def save_figure(figure: Figure, path: Path) -> Path:
 
 
 def head_map(scores: Scores, *, label: Sequence[tuple[int, int]] = ()) -> Figure:
-    """Heads by layers, coloured by score around zero; those in `label` show their score. The longer side lies flat."""
-    L, H = scores.values.shape
-    flat = L > H
-    values = scores.values.T if flat else scores.values
-    rows, columns = values.shape
-    cell = 0.27
-    figure = Figure(figsize=(max(3.2, columns * cell + 1.5), max(1.9, rows * cell + 1.0)), layout="constrained")
-    axes = figure.subplots()
-    limit = float(np.abs(values).max()) or 1.0
-    image = axes.imshow(values, cmap="PuOr_r", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
+    """Heads by layers, coloured by score around zero; those in `label` show their score."""
+    limit = float(np.abs(scores.values).max()) or 1.0
+    task = TITLES.get(scores.task, scores.task)
+    title = f"{task}: {scores.model}, {scores.method}, {len(scores.per_prompt)} prompts"
+    figure, axes, flat = head_grid(
+        scores.values, title=title, colours="PuOr_r", limits=(-limit, limit), scale="Score (positive: it helps)"
+    )
     for layer, head in label:
         value = scores.values[layer, head]
         x, y = (layer, head) if flat else (head, layer)
@@ -43,6 +41,22 @@ def head_map(scores: Scores, *, label: Sequence[tuple[int, int]] = ()) -> Figure
             x, y, f"{value:.1f}" if limit >= 1 else f"{value:.2f}", ha="center", va="center", fontsize=5.5,
             color="white" if abs(value) > 0.55 * limit else "black",
         )  # fmt: skip
+    return figure
+
+
+def head_grid(
+    values_LH: np.ndarray, *, title: str, colours: str, limits: tuple[float, float], scale: str
+) -> tuple[Figure, Axes, bool]:
+    """A coloured cell per head, and a bar that says what colours mean. The longer side lies flat: whether that is the
+    layers is the third thing returned."""
+    L, H = values_LH.shape
+    flat = L > H
+    values = values_LH.T if flat else values_LH
+    rows, columns = values.shape
+    cell = 0.27
+    figure = Figure(figsize=(max(3.2, columns * cell + 1.5), max(1.9, rows * cell + 1.0)), layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(values, cmap=colours, vmin=limits[0], vmax=limits[1], aspect="auto", interpolation="nearest")
     axes.set_xticks(range(0, columns, max(1, columns // 16)))
     axes.set_yticks(range(0, rows, max(1, rows // 16)))
     axes.tick_params(labelsize=7, length=2)
@@ -50,12 +64,11 @@ def head_map(scores: Scores, *, label: Sequence[tuple[int, int]] = ()) -> Figure
     axes.set_ylabel("Head" if flat else "Layer", fontsize=8)
     if not flat:
         axes.invert_yaxis()
-    task = TITLES.get(scores.task, scores.task)
-    axes.set_title(f"{task}: {scores.model}, {scores.method}, {len(scores.per_prompt)} prompts", fontsize=8, loc="left")
+    axes.set_title(title, fontsize=8, loc="left")
     bar = figure.colorbar(image, ax=axes, fraction=0.04, pad=0.02)
     bar.ax.tick_params(labelsize=6)
-    bar.set_label("Score (positive: it helps)", fontsize=6.5)
-    return figure
+    bar.set_label(scale, fontsize=6.5)
+    return figure, axes, flat
 
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers; panels take them in pairs.

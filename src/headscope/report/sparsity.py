@@ -1,0 +1,57 @@
+"""Figures of sparse attention: how a training went, and attention maps dense against sparse (no torch)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+
+def training_curves(history: Sequence[Mapping[str, float]], constraint: str) -> Figure:
+    """Three panels over steps: connectivity on a log axis, the strength of the penalty, and the held-out loss with the
+    target it is held to."""
+    figure = Figure(figsize=(8.2, 2.2), layout="constrained")
+    panels = figure.subplots(1, 3)
+    steps = [row["step"] for row in history]
+    titles = {"kl": "Divergence from the dense model", "ce": "Cross-entropy"}
+    columns = (
+        ("connectivity", "Open attention edges"),
+        ("strength", "Strength of the penalty"),
+        (constraint, titles[constraint]),
+    )
+    for axes, (column, title) in zip(panels, columns, strict=True):
+        axes.plot(steps, [row[column] for row in history], color="#0072B2", linewidth=1.4)
+        axes.set_title(title, fontsize=9, loc="left")
+        axes.set_xlabel("Step", fontsize=8)
+        axes.tick_params(labelsize=7, length=2)
+        axes.grid(axis="y", color="0.9", linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_yscale("log")
+    panels[1].set_yscale("log")
+    panels[2].axhline(history[-1]["target"], color="black", linestyle="--", linewidth=1, label="target")
+    if constraint == "ce":
+        panels[2].axhline(history[-1]["dense_ce"], color="0.5", linestyle=":", linewidth=1, label="dense")
+    panels[2].legend(fontsize=7, frameon=False)
+    return figure
+
+
+def attention_maps(
+    tokens: Sequence[str], heads: Mapping[str, tuple[np.ndarray, np.ndarray]], names: tuple[str, str]
+) -> Figure:
+    """A column per head: its attention on one prompt in the dense model above, in the sparse one below."""
+    size = max(1.7, 0.115 * len(tokens))
+    figure = Figure(figsize=(size * len(heads) + 1.0, 2 * size + 0.9), layout="constrained")
+    panels = figure.subplots(2, len(heads), squeeze=False)
+    for column, (head, patterns) in enumerate(heads.items()):
+        for row, pattern_TS in enumerate(patterns):
+            axes = panels[row, column]
+            axes.imshow(pattern_TS, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+            axes.set_xticks(range(len(tokens)), tokens if row else [""] * len(tokens), rotation=90, fontsize=5)
+            axes.set_yticks(range(len(tokens)), [""] * len(tokens) if column else tokens, fontsize=5)
+            axes.tick_params(length=1)
+            edges = int((pattern_TS > 0).sum())
+            axes.set_title(f"{head}: {edges} edges", fontsize=7, loc="left")
+            if column == 0:
+                axes.set_ylabel(names[row], fontsize=8)
+    return figure

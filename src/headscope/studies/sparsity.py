@@ -1,0 +1,158 @@
+"""The sparsity studies: making a sparse model with its training curves, and comparing one with its dense origin.
+
+The comparison, all under hard gates:
+
+1. Connectivity: the share of causal attention edges that are open, overall and per layer and head; heads that never
+   open.
+2. Cross-entropy of both models on text that neither was trained on, and their divergence.
+3. A control: the same model with gates open at random, each head at its own rate. Gates that have learned something
+   are far better than that.
+4. Accuracy of both models on tasks.
+5. Attention maps of both models on one prompt.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headscope.errors import InputError
+from headscope.gate import CONFIG_KEY, Gates, deciding
+from headscope.graph import head_name
+from headscope.interventions import record
+from headscope.measure import Check, check
+from headscope.models import Model, load
+from headscope.progress import bar
+from headscope.report.figures import head_grid, save_figure
+from headscope.report.sparsity import attention_maps, training_curves
+from headscope.results import Run, write_bytes, write_json
+from headscope.sparse import Settings, sparsify
+from headscope.sparse.text import windows
+from headscope.sparse.training import measured
+from headscope.studies.heads import describe
+from headscope.tasks import make_task
+
+# Heads shown in the attention maps.
+SHOWN = 6
+
+
+def study_sparsify(name: str, *, out: Path, settings: Settings, formats: Iterable[str] = ("png",)) -> list[dict]:
+    """Sparsify a model and draw how it went; the history."""
+    history = sparsify(load(name), out=out, settings=settings)
+    for ending in formats:
+        save_figure(training_curves(history, settings.constraint), Path(out) / f"training.{ending}")
+    return history
+
+
+def study_sparsity(
+    dense_name: str, sparse_name: str, *, out: Path, tasks: list[str], text: str = "self", count: int = 128,
+    length: int = 64, n: int = 200, seed: int = 1, formats: Iterable[str] = ("png", "svg", "pdf"),
+) -> dict[str, Any]:  # fmt: skip
+    """Compare a dense model with its sparse variant in the run folder `out`; what was found, as in `report.json`."""
+    formats = list(formats)
+    dense, sparse = load(dense_name), load(sparse_name)
+    for model, wanted in ((dense, False), (sparse, True)):
+        if (getattr(model.hf.config, CONFIG_KEY, None) is not None) != wanted:
+            raise InputError(
+                f"{model.name} is {'dense' if wanted else 'sparse'}: give the dense model first, then the sparse one."
+            )
+    settings = {
+        "models": [dense_name, sparse_name], "tasks": tasks, "text": text, "count": count, "length": length, "n": n,
+        "seed": seed,
+    }  # fmt: skip
+    run = Run.open(out, command="sparsify-report", settings=settings)
+    for name, model in ((dense_name, dense), (sparse_name, sparse)):
+        run.note_model(name, describe(model))
+    ids_NT = windows(dense, text, count=count, length=length, seed=seed)
+    rates_LH = connectivity(sparse, ids_NT)
+    found = measured(sparse.hf, dense.hf, ids_NT, 16)
+    control = measured(
+        sparse.hf, dense.hf, ids_NT, 16, lambda: Gates("random", seed=seed, rates_LH=torch.from_numpy(rates_LH))
+    )
+    checks = [(_check(dense, name, n, seed), _check(sparse, name, n, seed)) for name in tasks]
+    report = {
+        "dense": dense.name, "sparse": sparse.name, "connectivity": found["connectivity"],
+        "ce": {"dense": found["dense_ce"], "sparse": found["ce"], "random gates": control["ce"]},
+        "divergence": {"sparse": found["kl"], "random gates": control["kl"]},
+        "random connectivity": control["connectivity"],
+        "per layer": [round(float(rate), 6) for rate in rates_LH.mean(1)],
+        "never open": [head_name(l, h) for l, h in np.argwhere(rates_LH == 0).tolist()],
+        "accuracy": {a.task: {"dense": a.accuracy, "sparse": b.accuracy} for a, b in checks},
+        "checks": [asdict(c) for pair in checks for c in pair],
+        "windows": {"text": text, "count": count, "length": length},
+    }  # fmt: skip
+    write_json(run.path("report.json"), report)
+    write_bytes(run.path("connectivity.csv"), _csv(rates_LH))
+    run.add("report.json")
+    run.add("connectivity.csv")
+    _draw(run, dense, sparse, rates_LH, tasks, seed, formats)
+    run.finish()
+    return report
+
+
+@torch.no_grad()
+def connectivity(model: Model, ids_NT: Tensor, batch: int = 16) -> np.ndarray:
+    """Share of causal attention edges that are open, per layer and head."""
+    total_LH = np.zeros((model.n_layers, model.n_heads))
+    with bar(f"Open edges of {model.name}", len(ids_NT), unit="windows") as shown:
+        for part in ids_NT.split(batch):
+            with deciding(Gates()) as gates:
+                model.hf(input_ids=part.to(model.device), use_cache=False, logits_to_keep=1)
+            total_LH += np.stack([gates.opened[l].sum(0).cpu().numpy() for l in range(model.n_layers)])
+            shown.advance(len(part))
+    return total_LH / len(ids_NT)
+
+
+def _check(model: Model, task: str, n: int, seed: int) -> Check:
+    return check(model, make_task(task, model.tokenizer, n=n, seed=seed))
+
+
+def _draw(
+    run: Run, dense: Model, sparse: Model, rates_LH: np.ndarray, tasks: list[str], seed: int, formats: list[str]
+) -> None:
+    share = f"{sparse.name}: attention edges that are open"
+    figures = {
+        "connectivity": head_grid(
+            rates_LH, title=share, colours="Blues", limits=(0, float(rates_LH.max())), scale="Share"
+        )[0]
+    }
+    if tasks:
+        task = make_task(tasks[0], dense.tokenizer, n=1, seed=seed)
+        ids = task.clean_ids[0]
+        both = [_patterns(model, ids) for model in (dense, sparse)]
+        # The heads through which most passes in the sparse model, the first token left aside: nearly all rest there.
+        passed_LH = both[1][:, :, :, 1:].sum((2, 3))
+        order = np.argsort(-passed_LH, axis=None)[:SHOWN]
+        chosen = [divmod(int(at), sparse.n_heads) for at in order]
+        tokens = [str(dense.tokenizer.decode([token])) for token in ids]
+        heads = {head_name(l, h): (both[0][l, h], both[1][l, h]) for l, h in chosen}
+        figures["attention"] = attention_maps(tokens, heads, (dense.name, sparse.name))
+    for name, figure in figures.items():
+        for ending in formats:
+            save_figure(figure, run.path(f"{name}.{ending}"))
+            run.add(f"{name}.{ending}")
+
+
+@torch.no_grad()
+def _patterns(model: Model, ids: list[int]) -> np.ndarray:
+    """Attention weights as they pass, (L, H, T, S)."""
+    with record(model, patterns=True) as recording:
+        model.hf(**model.batch([ids]), use_cache=False, logits_to_keep=1)
+    return np.stack([recording.pattern(l)[0].float().cpu().numpy() for l in range(model.n_layers)])
+
+
+def _csv(rates_LH: np.ndarray) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(("head", "layer", "index", "connectivity"))
+    for (l, h), rate in np.ndenumerate(rates_LH):
+        writer.writerow((head_name(l, h), l, h, f"{rate:.6f}"))
+    return text.getvalue().encode()
