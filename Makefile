@@ -31,6 +31,7 @@ bench: setup
 	$(BIN)/python bench/heads.py
 	$(BIN)/python bench/edges.py
 	$(BIN)/python bench/memory.py
+	$(BIN)/python bench/sparsify.py
 
 clean:
 	rm -rf $(VENV) runs

@@ -6,13 +6,12 @@ with every measurement between two of the plain pass; and the peak memory of the
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Callable
 
 import torch
 from rich.console import Console
 from rich.table import Table
-from shapes import PAIRS, TOKENS, gpt2_small, pairs, ratio
+from shapes import PAIRS, TOKENS, gpt2_small, pairs, peak_memory, ratio
 
 import headscope as hs
 from headscope.edges import EdgeSession, view_of
@@ -47,8 +46,7 @@ def main() -> None:
         row = (name, f"{middle:.1f}x", f"{low:.1f} to {high:.1f}", f"at most {bar}x")
         table.add_row(*row, style=None if middle <= bar else "red")
     Console().print(table)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"Peak resident memory of all of it: {peak:.2f} GiB (bar for eap: 2.5 GiB)")
+    print(f"Peak resident memory of all of it: {peak_memory():.2f} GiB (bar for eap: 2.5 GiB)")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
 import statistics
+import sys
 import time
 from collections.abc import Callable
 
@@ -63,3 +65,8 @@ def ratio(
         ratios.append(middle / ((before + after) / 2))
         before = after
     return statistics.median(ratios), min(ratios), max(ratios)
+
+
+def peak_memory() -> float:
+    """The largest resident memory this process has had, in GiB. (Linux counts in KiB, macOS in bytes.)"""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform != "darwin" else 2**30)

@@ -44,6 +44,11 @@ def test_losses_by_hand():
     # Only the second place differs: from (3/4, 1/4) to (1/2, 1/2).
     expected = (0.75 * np.log(0.75 / 0.5) + 0.25 * np.log(0.25 / 0.5)) / 3
     assert divergence(logits, other).item() == pytest.approx(expected, abs=1e-6)
+    other.requires_grad_()
+    divergence(logits, other).backward()
+    # The gradient is the difference of the distributions, over the number of places.
+    wanted = torch.tensor([[0.0, 0.0], [0.5 - 0.75, 0.5 - 0.25], [0.0, 0.0]]) / 3
+    torch.testing.assert_close(other.grad[0] if other.grad is not None else None, wanted)
 
 
 def test_geco_reaches_a_constraint_and_holds_it():

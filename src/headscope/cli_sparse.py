@@ -48,7 +48,9 @@ def sparsify(
     temperature: Annotated[float, option("Temperature of the gates' gradient and expected fraction.")] = 1.0,
     held_out: Annotated[int, option("Windows kept for evaluation.")] = 128,
     every: Annotated[int, option("Steps between evaluations, each with a checkpoint.")] = 50,
-    checkpointing: Annotated[bool, option("Gradient checkpointing: less memory, more time.")] = False,
+    checkpointing: Annotated[
+        bool, typer.Option("--checkpointing", help="Gradient checkpointing: less memory, more time.")
+    ] = False,
     seed: Annotated[int, option("Seed of text, order, adapters and noise.")] = 0,
 ) -> None:
     """Make attention sparse: post-train a model so that few attention edges stay open and it is as good as before.
