@@ -40,7 +40,7 @@ def sparsify(
     constraint: Annotated[str, option("What holds: `kl` to the dense model, or cross-entropy (`ce`).")] = "kl",
     margin: Annotated[float, option("How far the constraint may exceed the dense model, in nats.")] = 0.05,
     distill: Annotated[float, option("Weight of the divergence from the dense model as a loss beside `ce`.")] = 0.0,
-    strength: Annotated[float, option("First strength of the penalty on open gates.")] = 1.0,
+    strength: Annotated[float, option("First strength of the penalty on open gates.")] = 0.1,
     rate: Annotated[float, option("How fast the strength moves.")] = 0.05,
     bias: Annotated[float, option("Gate bias: positive opens gates.")] = 0.0,
     noise: Annotated[float, option("Scale of the gates' noise at the first step; 1 is the paper's.")] = 0.0,

@@ -70,29 +70,26 @@ def export_circuit(circuit: networkx.DiGraph, stem: Path) -> list[Path]:
 
 
 def circuit_picture(circuit: networkx.DiGraph, *, most: int = 60) -> Figure:
-    """Layers upward, a node per component, edges as wide as their score is large; at most the `most` largest."""
+    """Layers upward, heads left and MLPs right, edges as wide as their score is large; at most the `most` largest.
+
+    Heads keep the column of their number, so the same head is found at the same place in every picture of a model.
+    """
     ordered = sorted(circuit.edges(data="score"), key=lambda edge: -abs(edge[2]))[:most]
-    names = {name for source, target, _ in ordered for name in (source, target)}
-    rows: dict[float, list[str]] = {}
-    for name in sorted(names, key=_by_number):
-        rows.setdefault(circuit.nodes[name]["layer"], []).append(name)
-    heights = {layer: place for place, layer in enumerate(sorted(rows))}
-    widest = max((len(row) for row in rows.values()), default=1)
-    places = {
-        name: ((column + 0.5) / len(row) * widest + 0.22 * (heights[layer] % 2 - 0.5), heights[layer])
-        for layer, row in rows.items()
-        for column, name in enumerate(row)
-    }
-    figure = Figure(figsize=(max(4.0, widest * 0.75 + 0.5), max(3.0, len(rows) * 0.42 + 0.8)), layout="constrained")
+    places = _places(circuit, {name for source, target, _ in ordered for name in (source, target)})
+    width = max((x for x, _ in places.values()), default=1.0)
+    height = max((y for _, y in places.values()), default=1.0)
+    figure = Figure(figsize=(max(3.6, width * 0.55 + 0.8), max(2.8, height * 0.3 + 1.0)), layout="constrained")
     axes = figure.subplots()
     largest = max((abs(score) for *_, score in ordered), default=1.0)
     for source, target, score in reversed(ordered):
-        (x0, y0), (x1, y1) = places[source], places[target]
-        strength = abs(score) / largest
-        colour = "#B35806" if score > 0 else "#542788"
-        axes.plot(
-            [x0, x1], [y0, y1], color=colour, linewidth=0.4 + 3.2 * strength, alpha=0.25 + 0.6 * strength, zorder=1
-        )
+        # By the root, or one large edge would leave all others as hairs.
+        strength = (abs(score) / largest) ** 0.5
+        bend = 0.3 if places[source][0] == places[target][0] else 0.04
+        arrow = {
+            "arrowstyle": "-", "color": "#B35806" if score > 0 else "#542788", "linewidth": 0.4 + 2.8 * strength,
+            "alpha": 0.3 + 0.6 * strength, "connectionstyle": f"arc3,rad={bend}", "shrinkA": 0, "shrinkB": 0,
+        }  # fmt: skip
+        axes.annotate("", places[target], places[source], arrowprops=arrow, zorder=1)
     for name, (x, y) in places.items():
         fill = "#DDEEFF" if name.startswith("L") else "#EEEEEE"
         box = {"boxstyle": "round,pad=0.22", "facecolor": fill, "edgecolor": "0.4", "linewidth": 0.6}
@@ -104,9 +101,26 @@ def circuit_picture(circuit: networkx.DiGraph, *, most: int = 60) -> Figure:
         f"(orange helps, purple hinders)",
         fontsize=8,
     )
-    axes.set_xlim(-0.3, widest + 0.3)
+    axes.set_xlim(-0.8, width + 0.8)
+    axes.set_ylim(-0.8, height + 0.8)
     axes.set_axis_off()
     return figure
+
+
+def _places(circuit: networkx.DiGraph, names: set[str]) -> dict[str, tuple[float, float]]:
+    """Where each component stands: heights are the layers that occur, without gaps; the columns are those of the head
+    numbers that occur, and one for MLPs and both ends."""
+    heights = {layer: place for place, layer in enumerate(sorted({circuit.nodes[name]["layer"] for name in names}))}
+    heads = sorted({_by_number(name)[1] for name in names if name.startswith("L")})
+    columns = {head: float(place) for place, head in enumerate(heads)}
+    last = float(len(heads)) + 0.3
+    return {
+        name: (
+            columns[_by_number(name)[1]] if name.startswith("L") else last,
+            float(heights[circuit.nodes[name]["layer"]]),
+        )
+        for name in names
+    }
 
 
 def _by_number(name: str) -> tuple[int, ...]:

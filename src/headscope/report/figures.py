@@ -117,5 +117,6 @@ def curve_panels(
         axes.set_xlabel(f"Number of {what} Kept", fontsize=8)
         axes.set_ylabel("Explained Effect", fontsize=8)
         if place % 2 == 0:
-            axes.legend(fontsize=6, loc="lower right", frameon=True, framealpha=0.85, edgecolor="none")
+            place_of_legend = "upper left" if log else "lower right"
+            axes.legend(fontsize=6, loc=place_of_legend, frameon=True, framealpha=0.85, edgecolor="none")
     return figure

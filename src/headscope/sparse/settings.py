@@ -26,7 +26,7 @@ class Settings:
     constraint: str = "kl"
     margin: float = 0.05
     distill: float = 0.0
-    strength: float = 1.0
+    strength: float = 0.1
     rate: float = 0.05
     bias: float = 0.0
     noise: float = 0.0
