@@ -34,19 +34,35 @@ def test_there_are_commands():
     assert {"list", "check", "heads"} <= {command.split()[0] for command in COMMANDS}
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_commands(command, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+# What makes each command quick; the last word on an option counts.
+SMALL = {
+    "check": "--n 4",
+    "heads": "--n 4",
+    "edges": "--n 4",
+    "sparsify": "--steps 2 --windows 32 --held-out 8 --length 12 --batch 4",
+    "sparsify-report": "--n 4 --windows 8 --length 12",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all commands, in their order: some read what an earlier one wrote."""
+    folder = tmp_path_factory.mktemp("readme")
     line = (
         '{"clean": "When Mary and John went to the store, John gave a drink to", "answers": " Mary", "wrong": " John", '
     )
-    (tmp_path / "my-task.jsonl").write_text(
+    (folder / "my-task.jsonl").write_text(
         line + '"corrupt": "When Mary and John went to the store, Anna gave a drink to"}\n'
     )
+    return folder
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands(command, folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HEADSCOPE_CACHE", str(folder / "cache"))
     words = shlex.split(re.sub(r"smollm2-135m|path/to/model", "nano", command))
-    if words[0] != "list":
-        words += ["--n", "4"] if "--n" not in words else []
-        words[words.index("--n") + 1] = "4"
+    words += SMALL.get(words[0], "").split()
     monkeypatch.setattr(sys, "argv", ["headscope", *words])
     with pytest.raises(SystemExit) as stopped:
         headscope.cli.main()
