@@ -33,9 +33,9 @@ FLAGS = {
     ),
     "edges": ("models --task -t --method -m --split --signed --threshold --n -n --seed --out -o --format --top --json"),
     "sparsify": (
-        "model --out -o --text --windows --length --steps --batch --accumulate --lr --warmup --clip --lora-rank "
-        "--constraint --margin --distill --strength --rate --bias --noise --noise-end --temperature --held-out --every "
-        "--checkpointing --seed"
+        "model --out -o --text --windows --length --steps --batch --accumulate --lr --lr-end --warmup --clip "
+        "--lora-rank --constraint --margin --margin-start --distill --strength --rate --bias --noise --noise-end "
+        "--temperature --held-out --every --checkpointing --seed"
     ),
     "sparsify-report": "dense sparse --out -o --task --text --windows --length --n --seed --json",
     "merge": "adapter base --out -o",

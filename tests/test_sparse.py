@@ -26,6 +26,7 @@ from headscope.sparse.text import windows
 
 SMALL: dict[str, Any] = {
     "windows": 64, "held_out": 16, "length": 12, "batch": 8, "steps": 12, "every": 3, "lora_rank": 4, "lr": 2e-3,
+    "lr_end": 2e-3, "margin_start": 0.05,
 }  # fmt: skip
 
 
@@ -273,6 +274,15 @@ def test_merging_an_adapter_gives_the_model_it_came_from(nano: hs.Model, tmp_pat
     said = headscope(capfd, "merge", sparse / "adapter", "nano", "--out", tmp_path / "merged")
     assert said.code == 0, said.err
     assert hs.load(tmp_path / "merged").fingerprint() == hs.load(sparse).fingerprint()
+
+
+def test_schedules():
+    settings = Settings(
+        steps=101, lr=1.0, lr_end=0.5, warmup=10, margin=0.05, margin_start=0.2, noise=1.0, noise_end=0.0
+    )
+    assert [settings.lr_at(step) for step in (0, 9, 50, 100)] == pytest.approx([0.1, 0.955, 0.75, 0.5])
+    assert [settings.margin_at(step) for step in (0, 25, 51, 100)] == pytest.approx([0.2, 0.1, 0.05, 0.05], rel=0.01)
+    assert [settings.noise_at(step) for step in (0, 50, 100)] == pytest.approx([1.0, 0.5, 0.0])
 
 
 def test_settings_refuse_what_makes_no_sense():

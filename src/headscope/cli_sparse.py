@@ -34,11 +34,15 @@ def sparsify(
     batch: Annotated[int, option("Windows in a step, over all processes.")] = 16,
     accumulate: Annotated[int, option("Parts in which a process runs its share of a step.")] = 1,
     lr: Annotated[float, option("Learning rate; about 3e-5 for full fine-tuning (--lora-rank 0).")] = 1e-3,
+    lr_end: Annotated[float, option("Learning rate at the last step.")] = 1e-4,
     warmup: Annotated[int, option("Steps in which the learning rate rises.")] = 20,
     clip: Annotated[float, option("Norm to which gradients are clipped.")] = 1.0,
     lora_rank: Annotated[int, option("Rank of the adapters; 0 trains all weights.")] = 16,
     constraint: Annotated[str, option("What holds: `kl` to the dense model, or cross-entropy (`ce`).")] = "kl",
     margin: Annotated[float, option("How far the constraint may exceed the dense model, in nats.")] = 0.05,
+    margin_start: Annotated[
+        float, option("The margin at the first step, which falls to --margin in the first half.")
+    ] = 0.2,
     distill: Annotated[float, option("Weight of the divergence from the dense model as a loss beside `ce`.")] = 0.0,
     strength: Annotated[float, option("First strength of the penalty on open gates.")] = 0.1,
     rate: Annotated[float, option("How fast the strength moves.")] = 0.05,

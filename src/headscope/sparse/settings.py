@@ -8,6 +8,9 @@ from headscope.errors import InputError
 
 CONSTRAINTS = ("kl", "ce")
 
+# What a later sitting may change: how long and how hard, not what is trained on what.
+TUNABLE = ("steps", "lr", "lr_end", "margin", "margin_start", "every")
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -20,11 +23,13 @@ class Settings:
     batch: int = 16
     accumulate: int = 1
     lr: float = 1e-3
+    lr_end: float = 1e-4
     warmup: int = 20
     clip: float = 1.0
     lora_rank: int = 16
     constraint: str = "kl"
     margin: float = 0.05
+    margin_start: float = 0.2
     distill: float = 0.0
     strength: float = 0.1
     rate: float = 0.05
@@ -40,8 +45,8 @@ class Settings:
     def __post_init__(self) -> None:
         if self.constraint not in CONSTRAINTS:
             raise InputError(f"Unknown constraint {self.constraint!r}. Known: {', '.join(CONSTRAINTS)}.")
-        positive = ("windows", "steps", "batch", "accumulate", "lr", "clip", "margin", "strength", "rate",
-                    "temperature", "held_out", "every")  # fmt: skip
+        positive = ("windows", "steps", "batch", "accumulate", "lr", "lr_end", "clip", "margin", "margin_start",
+                    "strength", "rate", "temperature", "held_out", "every")  # fmt: skip
         for name in positive:
             if not getattr(self, name) > 0:
                 raise InputError(f"--{name.replace('_', '-')} must be above 0, found {getattr(self, name)}.")
@@ -53,13 +58,23 @@ class Settings:
         if self.batch % self.accumulate:
             raise InputError(f"--batch {self.batch} cannot be divided into --accumulate {self.accumulate} equal parts.")
 
+    def lr_at(self, step: int) -> float:
+        """Up in the warm-up, then in a straight line from the first rate to the last."""
+        warm = min(1.0, (step + 1) / max(1, self.warmup))
+        return warm * (self.lr + (self.lr_end - self.lr) * step / max(1, self.steps - 1))
+
+    def margin_at(self, step: int) -> float:
+        """From the first margin to the last over the first half of the steps, by equal factors: gates close quickly
+        while the model may suffer, and it recovers from that sooner than it closes gates without suffering."""
+        return self.margin_start * (self.margin / self.margin_start) ** min(1.0, 2 * step / self.steps)
+
     def noise_at(self, step: int) -> float:
         """From the first noise scale to the last, in a straight line over the steps."""
         return self.noise + (self.noise_end - self.noise) * step / max(1, self.steps - 1)
 
     def difference(self, other: dict) -> str:
-        """What differs from the settings of an earlier sitting; more steps are no difference."""
-        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "steps"}
+        """What differs from the settings of an earlier sitting and must not."""
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in TUNABLE}
         return ", ".join(
             f"{name} {other.get(name)!r} then, {now!r} now" for name, now in own.items() if other.get(name) != now
         )

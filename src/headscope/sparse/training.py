@@ -133,9 +133,8 @@ class Trainer:
     def train_step(self) -> float:
         """One step of the optimiser and of GECO; the loss."""
         settings, accelerator = self.settings, self.accelerator
-        warm = min(1.0, (self.step + 1) / max(1, settings.warmup))
         for group in self.optimizer.param_groups:
-            group["lr"] = settings.lr * warm
+            group["lr"] = settings.lr_at(self.step)
         self.optimizer.zero_grad()
         parts = list(self._batch())
         total = torch.zeros(2, device=accelerator.device)
@@ -150,7 +149,7 @@ class Trainer:
         if math.isfinite(loss):
             accelerator.clip_grad_norm_(self.named.values(), settings.clip)
             self.optimizer.step()
-            self.geco = self.geco.after(constraint, target=self.target, margin=settings.margin)
+            self.geco = self.geco.after(constraint, target=self.target, margin=settings.margin_at(self.step))
         return loss
 
     def _loss(self, ids_BT: Tensor, number: int) -> tuple[Tensor, Tensor]:
@@ -194,11 +193,12 @@ class Trainer:
 
     @property
     def target(self) -> float:
+        margin = self.settings.margin_at(self.step)
         if self.settings.constraint == "kl":
-            return self.settings.margin
+            return margin
         if self.dense_ce is None:
             self.dense_ce = measured(self.dense, None, self.held_NT, self.settings.batch)["ce"]
-        return self.dense_ce + self.settings.margin
+        return self.dense_ce + margin
 
     def evaluate(self) -> dict[str, float]:
         row = measured(self.student, self.dense, self.held_NT, self.settings.batch)
