@@ -9,8 +9,9 @@ from architectures import VOCAB
 from handmade import handmade, handmade_task
 
 import headscope as hs
+from headscope.components import EdgeView
 from headscope.edge_gradients import edge_attribution
-from headscope.edges import EdgeSession, EdgeView
+from headscope.edges import EdgeSession
 from headscope.measure import AnswerTokens, answer_logits
 from headscope.models.layouts import LAYOUTS
 

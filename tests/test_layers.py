@@ -24,6 +24,7 @@ FLOORS = [
     {"methods", "curves", "roles", "functions", "sparse"},
     {"edge_gradients"},
     {"edges", "fills", "gradients"},
+    {"components"},
     {"engine"},
     {"parts"},
     {"interventions", "measure", "registration"},

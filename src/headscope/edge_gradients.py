@@ -18,16 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headscope.edges import (
-    PARTS,
-    Block,
-    EdgeView,
-    Streams,
-    project,
-    ungrouped,
-    watched,
-    writer_values,
-)  # fmt: skip
+from headscope.components import PARTS, Block, EdgeView, Streams, project, ungrouped, watched, writer_values
 from headscope.engine import narrow_head
 from headscope.gradients import embedded, embeddings
 from headscope.graph import Graph
