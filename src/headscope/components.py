@@ -112,13 +112,20 @@ class Streams:
         self.z: list[Tensor] = [torch.empty(0)] * n_layers
         self.final_in = torch.empty(0)
         self.layer_outputs = 0
+        self.metric_B = torch.empty(0)
 
     @classmethod
     @torch.no_grad()
     def of(cls, view: EdgeView, ids: list[list[int]], tokens: AnswerTokens) -> Streams:
-        with watched(view) as streams, narrow_head(view.model, tokens)[0]:
-            answer_logits(view.model, ids)
+        """Those of one plain run, and its metric."""
+        narrow, narrow_tokens = narrow_head(view.model, tokens)
+        with watched(view) as streams, narrow:
+            streams.metric_B = narrow_tokens(answer_logits(view.model, ids))
         return streams
+
+    def inputs(self) -> list[Tensor]:
+        """The stream as heads and MLP of each layer read it, and last the logits."""
+        return [read for layer in zip(self.attention_in, self.mlp_in, strict=True) for read in layer] + [self.final_in]
 
 
 @contextmanager

@@ -68,8 +68,10 @@ def sweep(
     open_session = session_opener(model, task, fill)
 
     def run(rows: list[int], tokens: AnswerTokens) -> Tensor:
-        corrupt_B = tokens(answer_logits(model, [task.corrupt_ids[i] for i in rows]))
         session = open_session(rows, tokens)
+        corrupt_B = session.other_metric_B  # known where closed heads are filled from the corrupt run
+        if corrupt_B is None:
+            corrupt_B = tokens(answer_logits(model, [task.corrupt_ids[i] for i in rows]))
         rank_BLH = rank_NLH[rows] if ranking == "prompt" else rank_NLH
         keep_PBLH = torch.from_numpy(rank_BLH[None] < counts[:, None, None, None]).float()
         kept_PB = session.metrics(keep_PBLH)
@@ -99,8 +101,8 @@ def _sweep_edges(
         clean, corrupt = ([ids[i] for i in rows] for ids in (task.clean_ids, task.corrupt_ids))
         session = EdgeSession(view, clean, corrupt, tokens, graph)
         keep_PE = torch.from_numpy(ranks[None] < counts[:, None]).float()
-        ends = [tokens(answer_logits(model, ids)) for ids in (clean, corrupt)]
-        return torch.cat([torch.stack(ends), session.metrics(keep_PE)]).T
+        ends_2B = torch.stack([session.clean.metric_B, session.corrupt.metric_B])
+        return torch.cat([ends_2B, session.metrics(keep_PE)]).T
 
     title = f"Keeping 1 to {total:,} edges of {model.name} on {task.name}"
     clean, corrupt, *kept = per_prompt(model, task, run, title, tokens=EDGE_TOKENS).astype(np.float64).T

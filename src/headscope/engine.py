@@ -100,9 +100,11 @@ class Session:
         self.model, self.ids, self.tokens = model, ids, tokens
         self.engine = engine or engine_of(model)
         self.start = 0
+        self.other_metric_B: Tensor | None = None
         if other_ids is not None:
-            with record(model) as z_other, narrow_head(model, tokens)[0]:
-                answer_logits(model, other_ids)
+            narrow, narrow_tokens = narrow_head(model, tokens)
+            with record(model) as z_other, narrow:
+                self.other_metric_B = narrow_tokens(answer_logits(model, other_ids))
             fill = [z_other[layer] for layer in range(model.n_layers)]
             if self.engine.fast:
                 self.start = min(_shared(a, b) for a, b in zip(ids, other_ids, strict=True))
