@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from copy import copy
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,9 +12,10 @@ from architectures import VOCAB
 from handmade import handmade, handmade_task
 
 import headscope as hs
-from headscope.components import EdgeView
+from headscope.components import EdgeView, Streams, writer_values
 from headscope.edge_gradients import edge_attribution
-from headscope.edges import EdgeSession
+from headscope.edges import EdgeSession, view_of
+from headscope.gradients import embedded, embeddings
 from headscope.measure import AnswerTokens, answer_logits
 from headscope.models.layouts import LAYOUTS
 
@@ -81,6 +85,35 @@ def test_a_model_without_a_row_says_which(tiny):
         EdgeView(hs.load(str(tiny("phi3"))))
 
 
+WRONG_ROWS: list[tuple[str, dict[str, str], str]] = [
+    ("gemma2", {"after_attention": ""}, "what M0 reads is not the sum"),
+    ("gemma3", {"before_mlp": "post_attention_layernorm"}, "what M0 reads is not the sum"),
+    ("olmo2", {"after_mlp": ""}, r"what L1\.H0 reads is not the sum"),
+    ("llama-gqa", {"final_norm": "model.layers.1.post_attention_layernorm"}, "what logits reads is not the sum"),
+    ("gpt2", {"fused": "interleaved"}, "its metric is off by"),
+    ("qwen2", {"mlp": "feed_forward"}, "a module that it names is not there .*feed_forward"),
+]
+
+
+@pytest.mark.parametrize(("name", "wrong", "message"), WRONG_ROWS)
+def test_a_wrong_row_is_told_at_first_use(tiny, monkeypatch, name, wrong, message):
+    model = hs.load(str(tiny(name)))
+    kind = model.hf.config.model_type
+    with monkeypatch.context() as patch:
+        patch.setitem(LAYOUTS, kind, replace(LAYOUTS[kind], **wrong))
+        with pytest.raises(hs.InputError, match=rf"The layout row of {kind} .*{message}.*layouts\.py"):
+            view_of(model)
+    assert view_of(model) is view_of(model), "with the right row the same model is taken, and kept"
+
+
+def slopes(session: EdgeSession) -> torch.Tensor:
+    """The metric of every prompt differentiated by every edge, through the exact circuit run; (B, E)."""
+    keep = torch.ones(1, len(session.graph), requires_grad=True)
+    with torch.enable_grad():
+        metrics = session.metrics(keep)
+    return torch.stack([torch.autograd.grad(metrics[0, b], keep, retain_graph=True)[0][0] for b in range(B)])
+
+
 @pytest.mark.parametrize("split", ["none", "qkv"])
 @pytest.mark.parametrize("name", NAMES)
 def test_attribution_is_the_slope_of_running_the_circuit(views, name, split):
@@ -89,16 +122,48 @@ def test_attribution_is_the_slope_of_running_the_circuit(views, name, split):
     graph = view.graph(split)
     clean, corrupt, tokens = pair()
     session = EdgeSession(view, clean, corrupt, tokens, graph)
-    keep = torch.ones(1, len(graph), requires_grad=True)
-    with torch.enable_grad():
-        metrics = session.metrics(keep)
-    literal = torch.stack([torch.autograd.grad(metrics[0, b], keep, retain_graph=True)[0][0] for b in range(B)])
+    literal = slopes(session)
     found = edge_attribution(view, graph, clean, corrupt, tokens)
-    scale = literal.abs().max().item()
-    np.testing.assert_allclose(found.numpy(), literal.numpy(), atol=1e-5 * scale)
+    np.testing.assert_allclose(found.numpy(), literal.numpy(), atol=1e-5 * literal.abs().max().item(), rtol=0)
 
 
-def test_integrated_gradients_are_the_mean_of_slopes_along_the_way(views):
+def at_point(session: EdgeSession, point: Streams) -> EdgeSession:
+    """A session like the given one, moved: with all edges kept it runs `point`, and an edge that is left out moves by
+    as much as it moves between clean and corrupt. So the slope at a kept edge is (clean - corrupt) . gradient there."""
+    clean, corrupt, view = session.clean, session.corrupt, session.view
+    moved, shift = copy(session), Streams(len(view.blocks))
+    for name in ("attention_in", "mlp_in", "mlp_out"):
+        each = zip(getattr(point, name), getattr(clean, name), getattr(corrupt, name), strict=True)
+        setattr(shift, name, [p - (a - b) for p, a, b in each])
+    shift.final_in, shift.layer_outputs = point.final_in - (clean.final_in - corrupt.final_in), point.layer_outputs
+    moved.corrupt_BWTD = writer_values(view, point) - (writer_values(view, clean) - session.corrupt_BWTD)
+    moved.clean, moved.corrupt = point, shift
+    return moved
+
+
+@pytest.mark.parametrize("split", ["none", "qkv"])
+@pytest.mark.parametrize("name", NAMES)
+def test_integrated_gradients_are_the_mean_of_slopes_along_the_way(views, name, split):
+    """The literal definition: the slopes of the exact circuit run at every point between the embeddings, averaged."""
+    view, steps = views(name), 3
+    graph = view.graph(split)
+    clean, corrupt, tokens = pair()
+    session = EdgeSession(view, clean, corrupt, tokens, graph)
+    near, far = embeddings(view.model, corrupt), embeddings(view.model, clean)
+    total = torch.zeros(B, len(graph))
+    for step in range(steps):
+        with embedded(view.model, near + (step + 0.5) / steps * (far - near)):
+            point = Streams.of(view, clean, tokens)
+        moved = at_point(session, point)
+        with torch.no_grad():
+            np.testing.assert_allclose(moved.metrics(torch.ones(1, len(graph)))[0], point.metric_B, atol=1e-5)
+        total += slopes(moved)
+    literal = total / steps
+    found = edge_attribution(view, graph, clean, corrupt, tokens, steps=steps)
+    np.testing.assert_allclose(found.numpy(), literal.numpy(), atol=1e-5 * literal.abs().max().item(), rtol=0)
+
+
+def test_integrated_gradients_settle(views):
     """With one step, EAP-IG is EAP at the middle; with many it settles."""
     view = views("llama-gqa")
     graph = view.graph()

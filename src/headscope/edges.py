@@ -25,7 +25,8 @@ from headscope.attention import armed
 from headscope.components import PARTS, Block, EdgeView, Streams, head_values, project, ungrouped, writer_values
 from headscope.engine import engine_of, narrow_head
 from headscope.errors import InputError
-from headscope.graph import Graph
+from headscope.graph import Graph, head_name
+from headscope.interventions import patched
 from headscope.measure import AnswerTokens, answer_logits
 from headscope.models.model import Model
 from headscope.parts import first_output, pass_of, probe_ids, replaced
@@ -35,24 +36,65 @@ EDGE_TOKENS = 320
 
 
 def view_of(model: Model) -> EdgeView:
-    """The edge view of a model, made and checked when first asked for: with all edges kept it must give the plain
-    metric, with none the corrupt one."""
+    """The edge view of a model, made and checked when first asked for."""
     if "edges" not in model.kept:
-        view = EdgeView(model)
-        ids = probe_ids(model).tolist()
-        other = [ids[0][:1] + ids[0][:-1]]
-        tokens, graph = AnswerTokens.first_two(1, model.device), view.graph()
-        with torch.no_grad():
-            found = EdgeSession(view, ids, other, tokens, graph).metrics(torch.eye(2)[:, :1].expand(2, len(graph)))
-            expected = torch.stack([tokens(answer_logits(model, one)) for one in (ids, other)])
-        tolerance = 1e-4 if model.hf.dtype == torch.float32 else 0.1
-        if not torch.allclose(found, expected, atol=tolerance, rtol=tolerance):
-            raise InputError(
-                f"The layout row of {model.hf.config.model_type} does not describe {model.name}: run by edges its "
-                f"metric is off by {(found - expected).abs().max():.1e}. Correct the row in models/layouts.py."
-            )
+        try:
+            view = EdgeView(model)
+        except AttributeError as error:
+            raise _wrong_row(model, f"a module that it names is not there ({error})") from error
+        _check(view)
         model.kept["edges"] = view
     return model.kept["edges"]
+
+
+@torch.no_grad()
+def _check(view: EdgeView) -> None:
+    """On a short pair of prompts: what components write must sum to what readers read; all edges kept must give the
+    plain metric, none the corrupt one, and cutting the edges into every other head what patching those heads gives."""
+    model, graph = view.model, view.graph()
+    ids = probe_ids(model).tolist()
+    other = [ids[0][:1] + ids[0][:-1]]
+    tokens = AnswerTokens.first_two(1, model.device)
+    # Sums round more than metrics do: where a stream is large, its small changes lose digits.
+    tolerance, of_sums = (1e-4, 1e-3) if model.hf.dtype == torch.float32 else (0.1, 0.1)
+    session = EdgeSession(view, ids, other, tokens, graph)
+    for reader, off in _off_the_sum(session).items():
+        if not off <= of_sums:
+            raise _wrong_row(
+                model,
+                f"what {reader} reads is not the sum of what was written before it (off by {off:.1e} of its size)",
+            )
+    open_LH = torch.arange(model.n_layers)[:, None].add(torch.arange(model.n_heads)) % 2 == 1
+    closed = {head_name(int(layer), int(head)) for layer, head in (~open_LH).nonzero()}
+    heard = torch.tensor([graph.readers[reader] not in closed for reader in graph.ends[1]])
+    found = session.metrics(torch.stack([torch.ones(len(graph)), torch.zeros(len(graph)), heard.float()]))
+    plain = [tokens(answer_logits(model, one)) for one in (ids, other)]
+    with patched(model, open_LH.float(), fill=session.corrupt.z):
+        expected = torch.stack([*plain, tokens(answer_logits(model, ids))])
+    if not torch.allclose(found, expected, atol=tolerance, rtol=tolerance):
+        raise _wrong_row(model, f"run by edges its metric is off by {(found - expected).abs().max():.1e}")
+
+
+def _off_the_sum(session: EdgeSession) -> dict[str, float]:
+    """By reader, how far its input is from the sum of what its writers wrote, as a share of its size. Compared is the
+    difference between the clean and the corrupt run, from which biases are gone; of the heads of a layer, which read
+    the same here, the first stands for all."""
+    graph, clean, corrupt = session.graph, session.clean, session.corrupt
+    written_BWTD = (writer_values(session.view, clean).float() - session.corrupt_BWTD.float()).cumsum(1)
+    readers = [place for place, name in enumerate(graph.readers) if ".H" not in name or name.endswith(".H0")]
+    off = {}
+    for reader, of_clean, of_corrupt in zip(readers, clean.inputs(), corrupt.inputs(), strict=True):
+        read_BTD = of_clean.float() - of_corrupt.float()
+        gap = (written_BWTD[:, graph.heard[reader] - 1] - read_BTD).abs().max()
+        off[graph.readers[reader]] = float(gap / read_BTD.abs().max()) if gap else 0.0
+    return off
+
+
+def _wrong_row(model: Model, why: str) -> InputError:
+    return InputError(
+        f"The layout row of {model.hf.config.model_type} does not describe {model.name}: {why}. Correct the row in "
+        "models/layouts.py."
+    )
 
 
 class EdgeSession:
