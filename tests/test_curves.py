@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import headscope as hs
-from headscope.curves import crossing, grid, random_band
+from headscope.curves import Needed, crossing, grid, needed, random_band
 from headscope.measure import AnswerTokens, answer_logits
 from headscope.results import Curve, Scores
 
@@ -124,6 +124,43 @@ def test_intervals_widen_with_the_spread_of_prompts():
     assert ratio.low < ratio.value < ratio.high
 
 
+def halves() -> Curve:
+    """Of 40 prompts half need 10 heads of 20, half all 20: over prompts, the curve rises twice."""
+    k = np.array([0, 10, 20])
+    metrics = np.repeat([[0.0, 1.0, 1.0], [0.0, 0.0, 1.0]], 20, axis=0).T
+    scores = Scores("m", "t", "made", np.zeros((1, 20)), np.zeros((40, 1, 20)))
+    return Curve.of(scores, k, metrics, np.ones(40), np.zeros(40), resamples=0, seed=0, ranking="task")
+
+
+def test_heads_needed_by_hand():
+    """If a share s of the prompts needs only 10, the curve is s there, and 0.75 at 10 + 10 (0.75 - s) / (1 - s)."""
+    found = needed(halves(), threshold=0.75, resamples=2000)
+    assert found.k == pytest.approx(15)
+    # A share of 40 draws: 95 % of them lie between 0.35 and 0.65.
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low == pytest.approx(10 + 10 * 0.10 / 0.35, abs=0.6)
+    assert found.high == pytest.approx(10 + 10 * 0.40 / 0.65, abs=0.3)
+    assert str(found) == f"15.0 ({found.low:.1f}-{found.high:.1f})"
+    ratio = hs.multiplier(halves(), made([0, 10], [0.0, 1.0], prompts=40), threshold=0.75, resamples=2000)
+    assert ratio.low == pytest.approx(found.low / 7.5, rel=0.02)
+    assert ratio.high == pytest.approx(found.high / 7.5, rel=0.02)
+
+
+def test_what_is_never_reached_has_no_number():
+    low = made([0, 10], [0.0, 0.5])
+    assert needed(low) == Needed(None, None, None)
+    assert str(needed(low)) == "not reached"
+    # Reached by all prompts together, but not by every draw of them.
+    curve = replace(halves(), k=np.array([0, 10]), metrics=halves().metrics[:2], explained=halves().explained[:2])
+    often = needed(curve, threshold=0.5)
+    assert often.k == pytest.approx(10)
+    assert often.low is not None
+    assert often.high is None
+    assert str(often).endswith("-never)")
+    assert str(Needed(1234.4, 1200.0, 1301.0)) == "1,234 (1,200-1,301)"
+
+
 def test_areas_by_hand():
     line = made([0, 50, 100], [0.0, 0.5, 1.0])
     assert line.area == pytest.approx(0.5)
@@ -151,5 +188,7 @@ def test_bad_requests_are_told(nano, task, scores):
         hs.sweep(nano, task, scores, fill="noise")
     with pytest.raises(hs.InputError, match="0 to 16 heads"):
         hs.sweep(nano, task, scores, k=[0, 17])
+    with pytest.raises(hs.InputError, match="chosen by rank alone"):
+        hs.sweep(nano, task, scores, choice="greedy")
     with pytest.raises(hs.InputError, match="Score this model on this task"):
         hs.sweep(nano, task.take(slice(0, 3)), scores)

@@ -13,6 +13,7 @@ from handmade import handmade, handmade_task
 
 import headscope as hs
 from headscope.components import EdgeView, Streams, writer_values
+from headscope.curves import run_circuit
 from headscope.edge_gradients import edge_attribution
 from headscope.edges import EdgeSession, view_of
 from headscope.gradients import embedded, embeddings
@@ -78,6 +79,22 @@ def test_all_edges_into_a_head_cut_is_that_heads_corrupt_value(views, name):
         with hs.patched(model, mask, fill=z):
             expected = tokens(answer_logits(model, clean))
         np.testing.assert_allclose(session.metrics(keep[None])[0].numpy(), expected.numpy(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("split", ["none", "qkv"])
+@pytest.mark.parametrize("name", ["gpt2", "gpt_neox", "llama-gqa", "qwen3"])
+@torch.no_grad()
+def test_edges_on_no_path_explain_nothing(views, name, split):
+    """What --connected leaves out changes no metric: nothing new arrives at such an edge, or nothing goes on from it.
+    (Not so behind a norm over all heads, by which a head that leads nowhere changes the others' shares.)"""
+    graph = views(name).graph(split)
+    draw = np.random.default_rng(0)
+    keep = draw.random((8, len(graph))) < np.linspace(0.02, 0.3, 8)[:, None]
+    pruned = np.stack([graph.connected(row) for row in keep])
+    assert (pruned.sum(1) < keep.sum(1)).sum() > 4
+    session = EdgeSession(views(name), *pair(), graph)
+    found, expected = (session.metrics(torch.from_numpy(each).float()) for each in (pruned, keep))
+    np.testing.assert_allclose(found.numpy(), expected.numpy(), atol=1e-5)
 
 
 def test_a_model_without_a_row_says_which(tiny):
@@ -184,6 +201,14 @@ def test_the_handmade_circuit_is_found_edge_by_edge(method):
     assert min(values[name] for name in true) > max(value for name, value in values.items() if name not in true)
     curve = hs.sweep(model, task, scores, k=[0, 1, 2, 3, len(scores.graph)])
     np.testing.assert_allclose(curve.explained, [0, 0, 0, 1, 1], atol=1e-4)
+    grown = [scores.graph.edges[edge] for edge in scores.ranked(choice="greedy")[:3]]
+    assert grown == ["L1.H1->logits", "L0.H0->L1.H1", "embedding->L0.H0"]
+    for k, explained in ((2, 0), (3, 1)):
+        assert run_circuit(model, task, scores, scores.circuit(k)).explained == pytest.approx(explained, abs=1e-4)
+    with pytest.raises(hs.InputError, match="top, greedy"):
+        hs.sweep(model, task, scores, choice="best")
+    with pytest.raises(hs.InputError, match="found 'prompt'"):
+        hs.sweep(model, task, scores, ranking="prompt")
 
 
 def test_patching_an_edge_is_running_the_circuit_without_it(views):

@@ -82,3 +82,5 @@ def test_greedy_grows_from_the_logits():
     # The strongest edge of all waits until its reader is in.
     assert order[:4] == ["L1.H0->logits", "M0->L1.H0", "L0.H0->logits", "embedding->L0.H0"]
     assert sorted(order) == sorted(graph.edges)
+    # By signed score, an edge that hinders is the last one.
+    assert graph.edges[graph.greedy(values, signed=True)[-1]] == "M0->L1.H0"

@@ -1,16 +1,18 @@
-"""Explained effect against the number of heads kept, and the multiplier between two such curves.
+"""Explained effect against the number of heads (or edges) kept, how many are needed, and the multiplier between two
+such curves.
 
     EE(C) = (m(C) - m(corrupt)) / (m(clean) - m(corrupt))
 
 m is the mean metric over prompts (a ratio of means, not a mean of ratios); heads outside the circuit C are filled,
 those inside compute live. Intervals are bootstrap intervals over prompts.
 
-Shape letters: P points of the curve, N prompts, B prompts of a batch, L layers, H heads.
+Shape letters: P points of the curve, N prompts, B prompts of a batch, L layers, H heads, E edges, S resamples.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +23,7 @@ from headscope.errors import InputError
 from headscope.fills import session_opener
 from headscope.measure import AnswerTokens, answer_logits, per_prompt
 from headscope.models.model import Model
-from headscope.results import Curve, EdgeScores, Scores
+from headscope.results import Curve, EdgeScores, Scores, resampled
 from headscope.tasks.task import Task
 
 RANKINGS = ("task", "prompt")
@@ -39,6 +41,7 @@ def sweep(
     ranking: str = "task",
     signed: bool = False,
     fill: str = "corrupt",
+    choice: str = "top",
     k: list[int] | None = None,
     resamples: int = 1000,
     seed: int = 0,
@@ -47,12 +50,17 @@ def sweep(
 
     ranking: "task" ranks by the mean score, "prompt" ranks anew for every prompt by its own scores.
     signed: rank from most positive to most negative instead of by absolute value.
-    fill: "corrupt", "mean" or "zero".
+    fill: "corrupt", "mean" or "zero". (Edges: one ranking per task, corrupt fill.)
+    choice: of edges, "top" keeps the k best, "greedy" the first k of a circuit grown from the logits.
     k: the numbers of heads to keep; all of them for small models and a grid for large ones, unless given.
     resamples, seed: of the bootstrap.
     """
     if isinstance(scores, EdgeScores):
-        return _sweep_edges(model, task, scores, signed=signed, k=k, resamples=resamples, seed=seed)
+        if (ranking, fill) != ("task", "corrupt"):
+            raise InputError(f'Edges know ranking "task" and fill "corrupt" only, found {ranking!r} and {fill!r}.')
+        return _sweep_edges(model, task, scores, signed=signed, choice=choice, k=k, resamples=resamples, seed=seed)
+    if choice != "top":
+        raise InputError(f'Heads are chosen by rank alone ("top"), found {choice!r}.')
     if ranking not in RANKINGS:
         raise InputError(f"Unknown ranking {ranking!r}. Known: {', '.join(RANKINGS)}.")
     shape = (model.n_layers, model.n_heads)
@@ -61,9 +69,7 @@ def sweep(
             f"These scores are of shape {scores.per_prompt.shape} (prompts, layers, heads); {model.name} needs "
             f"{(len(task), *shape)} here. Score this model on this task."
         )
-    counts = np.array(sorted(set(grid(shape[0] * shape[1]) if k is None else k)))
-    if counts.min() < 0 or counts.max() > shape[0] * shape[1]:
-        raise InputError(f"k goes from 0 to {shape[0] * shape[1]} heads, found {counts.min()} to {counts.max()}.")
+    counts = _counts(grid(shape[0] * shape[1]) if k is None else k, shape[0] * shape[1], "heads")
     rank_NLH = _ranks(scores.per_prompt if ranking == "prompt" else scores.values[None], signed)
     open_session = session_opener(model, task, fill)
 
@@ -87,30 +93,58 @@ def sweep(
 
 
 def _sweep_edges(
-    model: Model, task: Task, scores: EdgeScores, *, signed: bool, k: list[int] | None, resamples: int, seed: int
-) -> Curve:
+    model: Model, task: Task, scores: EdgeScores, *, signed: bool, choice: str, k: list[int] | None, resamples: int,
+    seed: int,
+) -> Curve:  # fmt: skip
+    total = len(scores.graph)
+    counts = _counts(log_grid(total) if k is None else k, total, "edges")
+    ranks_E = np.empty(total, dtype=np.int64)
+    ranks_E[scores.ranked(signed=signed, choice=choice)] = np.arange(total)
+    title = f"Keeping 1 to {total:,} edges of {model.name} on {task.name}"
+    metrics = _edge_metrics(model, task, scores, ranks_E < counts[:, None], title)
+    return _edge_curve(scores, counts, metrics, resamples=resamples, seed=seed, signed=signed, choice=choice)
+
+
+@torch.no_grad()
+def run_circuit(
+    model: Model, task: Task, scores: EdgeScores, keep: np.ndarray, *, resamples: int = 1000, seed: int = 0,
+    **settings: Any,
+) -> Curve:  # fmt: skip
+    """What one edge circuit explains, measured by running it: a curve of one point.
+
+    keep: (edges,), which edges run live. settings: how they were chosen, for the record.
+    """
+    metrics = _edge_metrics(model, task, scores, keep[None], f"Running {keep.sum():,} edges of {model.name}")
+    return _edge_curve(scores, np.array([keep.sum()]), metrics, resamples=resamples, seed=seed, **settings)
+
+
+def _edge_metrics(model: Model, task: Task, scores: EdgeScores, keep_PE: np.ndarray, title: str) -> np.ndarray:
+    """Metrics of every prompt: clean, corrupt, and under every circuit; (2 + P, N)."""
     view, graph = view_of(model), scores.graph
     if graph != view.graph(graph.split):
         raise InputError(f"These scores are for another shape than {model.name}'s. Score this model on this task.")
-    total = len(graph)
-    counts = np.array(sorted(set(log_grid(total) if k is None else k)))
-    ranks = np.empty(total, dtype=np.int64)
-    ranks[scores.ranked(signed=signed)] = np.arange(total)
 
     def run(rows: list[int], tokens: AnswerTokens) -> Tensor:
         clean, corrupt = ([ids[i] for i in rows] for ids in (task.clean_ids, task.corrupt_ids))
         session = EdgeSession(view, clean, corrupt, tokens, graph)
-        keep_PE = torch.from_numpy(ranks[None] < counts[:, None]).float()
         ends_2B = torch.stack([session.clean.metric_B, session.corrupt.metric_B])
-        return torch.cat([ends_2B, session.metrics(keep_PE)]).T
+        return torch.cat([ends_2B, session.metrics(torch.from_numpy(keep_PE).float())]).T
 
-    title = f"Keeping 1 to {total:,} edges of {model.name} on {task.name}"
-    clean, corrupt, *kept = per_prompt(model, task, run, title, tokens=EDGE_TOKENS).astype(np.float64).T
-    _refuse_nothing(model, task, clean, corrupt)
-    return Curve.of(
-        scores, counts, np.stack(kept), clean, corrupt, resamples=resamples, seed=seed, ranking="task", signed=signed,
-        fill="corrupt",
-    )  # fmt: skip
+    metrics_NP = per_prompt(model, task, run, title, tokens=EDGE_TOKENS).astype(np.float64)
+    _refuse_nothing(model, task, metrics_NP[:, 0], metrics_NP[:, 1])
+    return metrics_NP.T
+
+
+def _edge_curve(scores: EdgeScores, counts: np.ndarray, metrics: np.ndarray, **settings: Any) -> Curve:
+    clean, corrupt, *kept = metrics
+    return Curve.of(scores, counts, np.stack(kept), clean, corrupt, ranking="task", fill="corrupt", **settings)
+
+
+def _counts(k: list[int], total: int, what: str) -> np.ndarray:
+    counts = np.array(sorted(set(k)))
+    if counts.min() < 0 or counts.max() > total:
+        raise InputError(f"k goes from 0 to {total} {what}, found {counts.min()} to {counts.max()}.")
+    return counts
 
 
 def log_grid(total: int, points: int = 31) -> list[int]:
@@ -119,8 +153,9 @@ def log_grid(total: int, points: int = 31) -> list[int]:
 
 
 def random_band(
-    model: Model, task: Task, *, draws: int = 3, fill: str = "corrupt", points: int = 13, seed: int = 0
-) -> Curve:
+    model: Model, task: Task, *, draws: int = 3, fill: str = "corrupt", signed: bool = False, points: int = 13,
+    seed: int = 0,
+) -> Curve:  # fmt: skip
     """What rankings that know nothing give: mean over `draws` random rankings, with their lowest and highest."""
     total = model.n_layers * model.n_heads
     counts = sorted({round(total * at / (points - 1)) for at in range(points)})
@@ -128,7 +163,7 @@ def random_band(
     for one in range(draws):
         values = np.random.default_rng([seed, one]).normal(size=(1, model.n_layers, model.n_heads))
         scores = Scores.of(model.name, task, "random", np.repeat(values, len(task), axis=0))
-        curves.append(sweep(model, task, scores, fill=fill, k=counts, resamples=0))
+        curves.append(sweep(model, task, scores, fill=fill, signed=signed, k=counts, resamples=0))
     explained = np.stack([curve.explained for curve in curves])
     mean, metrics = explained.mean(0), np.mean([curve.metrics for curve in curves], axis=0)
     settings = {**curves[0].settings, "draws": draws}
@@ -198,16 +233,12 @@ def multiplier(
     together if they are as many, separately otherwise.
     """
     dense_k, sparse_k = crossing(dense.k, dense.explained, threshold), crossing(sparse.k, sparse.explained, threshold)
-    draw = np.random.default_rng(seed)
     n, m = dense.metrics.shape[1], sparse.metrics.shape[1]
-    ratios = []
-    for _ in range(resamples):
-        rows = draw.integers(n, size=n)
-        other = rows if n == m else draw.integers(m, size=m)
-        a = crossing(dense.k, dense.effect(rows), threshold)
-        b = crossing(sparse.k, sparse.effect(other), threshold)
-        if a is not None and b is not None:
-            ratios.append(_ratio(a, b))
+    rows = resampled(n, resamples, seed)
+    dense_S = _crossings(dense, rows, threshold)
+    sparse_S = _crossings(sparse, rows if n == m else resampled(m, resamples, seed + 1), threshold)
+    both_S = np.isfinite(dense_S) & np.isfinite(sparse_S)
+    ratios = [_ratio(a, b) for a, b in zip(dense_S[both_S], sparse_S[both_S], strict=True)]
     notes = []
     for name, curve, at in (("first", dense, dense_k), ("second", sparse, sparse_k)):
         label = f"{name} curve, {curve.label},"
@@ -221,6 +252,41 @@ def multiplier(
     if value is not None and share < 0.975:
         notes.append(f"only {share:.0%} of resamples reach it")
     return Multiplier(value, low, high, threshold, dense_k, sparse_k, share, "; ".join(notes))
+
+
+@dataclass(frozen=True)
+class Needed:
+    """How many heads (or edges) a curve needs to reach a threshold, and between which numbers that lies over resampled
+    prompts. k is None where the curve never gets there, low or high where such a share of the resamples does not."""
+
+    k: float | None
+    low: float | None
+    high: float | None
+
+    def __str__(self) -> str:
+        if self.k is None:
+            return "not reached"
+        low, high = ("never" if end is None else _count(end) for end in (self.low, self.high))
+        return f"{_count(self.k)} ({low}-{high})"
+
+
+def needed(curve: Curve, *, threshold: float = 0.9, resamples: int = 1000, seed: int = 0) -> Needed:
+    """Where a curve first reaches the threshold, with a 95 % bootstrap interval over prompts."""
+    k_S = _crossings(curve, resampled(curve.metrics.shape[1], resamples, seed), threshold)
+    # Without interpolation, because there is none between a number and "never".
+    ends = np.percentile(k_S, [2.5, 97.5], method="nearest") if resamples else [np.inf, np.inf]
+    low, high = (float(end) if np.isfinite(end) else None for end in ends)
+    return Needed(crossing(curve.k, curve.explained, threshold), low, high)
+
+
+def _crossings(curve: Curve, rows_S: list[np.ndarray], threshold: float) -> np.ndarray:
+    """Where the curve over each draw of prompts reaches the threshold, (S,); infinite where it does not."""
+    found = [crossing(curve.k, curve.effect(rows), threshold) for rows in rows_S]
+    return np.array([np.inf if at is None else at for at in found])
+
+
+def _count(k: float) -> str:
+    return f"{k:.1f}" if k < 100 else f"{k:,.0f}"
 
 
 def crossing(k: np.ndarray, explained: np.ndarray, threshold: float) -> float | None:

@@ -18,6 +18,8 @@ import numpy as np
 from headscope.errors import InputError
 
 SPLITS = ("none", "qkv")
+# How a circuit is chosen: the edges with the largest scores, or grown from the logits (`Graph.greedy`).
+CHOICES = ("top", "greedy")
 
 
 def head_name(layer: int, head: int) -> str:
@@ -129,11 +131,11 @@ class Graph:
     def _places(self) -> dict[str, int]:
         return {name: place for place, name in enumerate(self.writers)}
 
-    def greedy(self, values: np.ndarray) -> np.ndarray:
-        """Edges in the order in which a circuit grows from the logits: always the largest absolute score among edges
-        whose reader is in already; those that never connect come last."""
+    def greedy(self, values: np.ndarray, *, signed: bool = False) -> np.ndarray:
+        """All edges in the order in which a circuit grows from the logits: always the largest absolute (or signed)
+        score among edges whose reader is in already, so that every edge leads to the logits."""
         writer, reader = self.ends
-        strength = np.abs(values)
+        strength = values if signed else np.abs(values)
         component = np.array([self._component(name) for name in self.readers])[reader]
         into: dict[int, list[int]] = {}
         for edge, at in enumerate(component.tolist()):

@@ -24,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from headscope.errors import InputError, SetupError
-from headscope.graph import Graph, head_name
+from headscope.graph import CHOICES, Graph, head_name
 
 FORMAT = 1
 
@@ -115,11 +115,20 @@ class EdgeScores(Record):
         about = {"n": len(task), "seed": task.seed, **settings}
         return cls(model, task.name, method, values.astype(np.float32), each, shape, about)
 
-    def ranked(self, *, signed: bool = False, greedy: bool = False) -> np.ndarray:
-        """Edges, as places in graph.edges, the one that matters most first."""
-        if greedy:
-            return self.graph.greedy(self.values)
+    def ranked(self, *, signed: bool = False, choice: str = "top") -> np.ndarray:
+        """Edges, as places in graph.edges: the one that matters most first ("top"), or in the order in which a circuit
+        grows from the logits ("greedy")."""
+        if choice not in CHOICES:
+            raise InputError(f"Unknown choice {choice!r}. Known: {', '.join(CHOICES)}.")
+        if choice == "greedy":
+            return self.graph.greedy(self.values, signed=signed)
         return np.argsort(-(self.values if signed else np.abs(self.values)), kind="stable")
+
+    def circuit(self, k: int, *, signed: bool = False, choice: str = "top", connected: bool = False) -> np.ndarray:
+        """(edges,): which edges a circuit of k keeps; connected: less those on no path from embedding to logits."""
+        keep = np.zeros(len(self.graph), bool)
+        keep[self.ranked(signed=signed, choice=choice)[:k]] = True
+        return self.graph.connected(keep) if connected else keep
 
     def top(self, k: int, *, signed: bool = False) -> list[tuple[str, float]]:
         """Names and scores of the k edges that matter most."""
@@ -170,9 +179,8 @@ class Curve(Record):
         """The curve of a sweep, with 95 % bootstrap intervals over prompts."""
         n = len(clean)
         explained = _effect(metrics, clean, corrupt, slice(None))
-        draw = np.random.default_rng(seed)
         again = np.stack(
-            [_effect(metrics, clean, corrupt, draw.integers(n, size=n)) for _ in range(resamples)] or [explained]
+            [_effect(metrics, clean, corrupt, rows) for rows in resampled(n, resamples, seed)] or [explained]
         )
         low, high = np.percentile(again, [2.5, 97.5], axis=0)
         about = {"total": int(scores.values.size), "n": n, **settings}
@@ -185,7 +193,8 @@ class Curve(Record):
     @property
     def label(self) -> str:
         ranking = self.settings.get("ranking", "task")
-        return f"{self.model}, {self.method}" + (", ranked per prompt" if ranking == "prompt" else "")
+        greedy = ", greedy" if self.settings.get("choice") == "greedy" else ""
+        return f"{self.model}, {self.method}" + (", ranked per prompt" if ranking == "prompt" else greedy)
 
     @property
     def share(self) -> np.ndarray:
@@ -200,15 +209,21 @@ class Curve(Record):
     @property
     def cpr(self) -> float:
         """Area under the curve at the sizes of MIB, by trapezoids over the share kept. MIB ranks by signed score for
-        it: `settings["signed"]` says how this curve was ranked."""
+        it: `settings["signed"]` says how this curve was ranked, and tables show CPR for such a ranking only."""
         at = np.interp(SHARES, self.share, self.explained)
         return float(np.trapezoid(at, SHARES))
 
     @property
     def cmd(self) -> float:
-        """Area between the curve and 1 at the sizes of MIB; MIB ranks by absolute score for it."""
+        """Area between the curve and 1 at the sizes of MIB, which ranks by absolute score for it; so do the tables."""
         at = np.interp(SHARES, self.share, self.explained)
         return float(np.trapezoid(np.abs(1 - at), SHARES))
+
+
+def resampled(n: int, resamples: int, seed: int) -> list[np.ndarray]:
+    """Prompts drawn with replacement, as row numbers, once per resample: the bootstrap behind every interval."""
+    draw = np.random.default_rng(seed)
+    return [draw.integers(n, size=n) for _ in range(resamples)]
 
 
 def _effect(metrics: np.ndarray, clean: np.ndarray, corrupt: np.ndarray, rows: Any) -> np.ndarray:
