@@ -238,6 +238,22 @@ def test_unknown_words_for_heads(capfd, tmp_path: Path, option: str, value: str,
 
 
 @pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--method", "guessing", "Unknown method 'guessing' for edges. Known: eap"),
+        ("--split", "kv", "Unknown split 'kv'. Known: none, qkv"),
+        ("--choice", "best", "Unknown choice 'best'. Known: top, greedy"),
+        ("--format", "gif", "Unknown format 'gif'. Known: png"),
+    ],
+)
+def test_unknown_words_for_edges(capfd, tmp_path: Path, option: str, value: str, message: str):
+    """Told before the model is looked for, and before anything is written."""
+    words = ["edges", "no-such-model", "--task", "ioi", "--n", "4", "--out", tmp_path / "run", option, value]
+    assert message in refused(headscope(capfd, *words))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         (["check", "nano", "--task", "ioi", "--n", "0"], "--n"),

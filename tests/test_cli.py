@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -31,7 +32,6 @@ FLAGS = {
         "models --task -t --method -m --ranking --fill --signed --threshold --draws --n -n --seed --out -o --format "
         "--top --json"
     ),
-    "edges": ("models --task -t --method -m --split --signed --threshold --n -n --seed --out -o --format --top --json"),
     "sparsify": (
         "model --out -o --text --windows --length --steps --batch --accumulate --lr --lr-end --warmup --clip "
         "--lora-rank --constraint --margin --margin-start --distill --strength --rate --bias --noise --noise-end "
@@ -39,6 +39,10 @@ FLAGS = {
     ),
     "sparsify-report": "dense sparse --out -o --task --text --windows --length --n --seed --json",
     "merge": "adapter base --out -o",
+    "edges": (
+        "models --task -t --method -m --split --choice --connected --signed --threshold --n -n --seed --out -o "
+        "--format --top --json"
+    ),
     "list models": "--json",
     "list tasks": "--json",
     "list methods": "--json",
@@ -265,6 +269,23 @@ def test_heads_as_tables(capfd, tmp_path: Path):
     assert f"Picture: {out}/curves.png" in said.out
     assert f"Everything: {out}" in said.out
     assert (out / "curves.png").is_file()
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_tables_say_how_many_are_needed_and_the_measure_that_applies(capfd, tmp_path: Path, signed: bool):
+    """CPR is for rankings by signed score, CMD for those by absolute score."""
+    words = ["--task", "ioi", "--n", "6", "--format", "png", "--threshold", "0.8", *(["--signed"] if signed else [])]
+    for command, extra in (("heads", ["--draws", "1", "--method", "attribution"]), ("edges", ["--choice", "greedy"])):
+        call = [command, "nano", *words, *extra, "--out", tmp_path / command]
+        said = headscope(capfd, *call, "--json")
+        assert said.code == 0, said.err
+        for curve in json.loads(said.out)["curves"]:
+            assert curve["k_low"] <= curve["k_at_threshold"] <= curve["k_high"]
+            assert [curve["cpr"] is None, curve["cmd"] is None] == [not signed, signed]
+        table = headscope(capfd, *call).out
+        assert re.search(r"\d+(\.\d)? \(\d+(\.\d)?-\d+(\.\d)?\)", table)
+        assert "CPR: area" in table if signed else "CMD: area" in table
+    assert re.search(r"Circuit of nano on ioi, eap-ig, greedy: \d+ edges, \d+ of .* it explains \d\.\d+ \[", table)
 
 
 def test_without_out_the_folder_is_named_after_the_settings(capfd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

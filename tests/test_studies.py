@@ -15,7 +15,7 @@ import headscope as hs
 from headscope.models import builtin_folder
 from headscope.results import Curve
 from headscope.studies.edges import study_edges
-from headscope.studies.heads import distinct, study_heads
+from headscope.studies.heads import distinct, study_heads, summary
 
 
 def test_short_names_stay_apart():
@@ -97,6 +97,49 @@ def test_misspelt_options_are_told_before_anything_is_written(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_misspelt_options_of_edges_are_told_before_anything_is_written(tmp_path):
+    mistakes: list[dict[str, Any]] = [
+        {"split": "kv"},
+        {"choice": "best"},
+        {"methods": ["paching"]},
+        {"formats": ["gif"]},
+    ]
+    for wrong in mistakes:
+        with pytest.raises(hs.InputError, match="Unknown"):
+            study_edges(["nano"], ["ioi"], out=tmp_path / "run", **wrong)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_the_circuit_of_an_edge_study_is_the_chosen_one(nano, tmp_path, signed):
+    """Grown from the logits and pruned: the export holds those edges, and running them gives what it says."""
+    study = study_edges(
+        ["nano"], ["ioi"], out=tmp_path / "run", n=20, choice="greedy", connected=True, signed=signed, formats=["png"]
+    )  # fmt: skip
+    (circuit,), (scores,), (curve,) = study.circuits, study.scores, study.curves
+    k = circuit["chosen"]
+    keep = scores.circuit(k, choice="greedy", signed=signed, connected=True)
+    assert (circuit["choice"], circuit["signed"]) == ("greedy", signed)
+    assert circuit["kept"] == circuit["connected"] == keep.sum()
+    assert signed or circuit["kept"] < k
+    data = json.loads((tmp_path / "run" / "circuit-nano-ioi-eap-ig.json").read_text())
+    links = {
+        f"{link['source']}->{link['target']}" + ("" if part == "in" else f".{part}")
+        for link in data["links"]
+        for part in link["reads"].split(",")
+    }
+    assert links == {scores.graph.edges[edge] for edge in np.flatnonzero(keep)}
+    task = hs.tasks.ioi(nano.tokenizer, n=20, seed=0)
+    whole = hs.sweep(nano, task, scores, k=[k], choice="greedy", signed=signed)
+    assert circuit["explained"] == data["graph"]["explained"] == pytest.approx(whole.explained[0], abs=1e-4)
+    assert circuit["low"] <= circuit["explained"] <= circuit["high"]
+    assert curve.label == "nano, eap-ig, greedy"
+    for name, rows in (("circuits", [circuit]), ("summary", [summary(curve, 0.9)])):
+        with (tmp_path / "run" / f"{name}.csv").open() as file:
+            read = list(csv.DictReader(file))
+        assert read == [{key: "" if value is None else str(value) for key, value in row.items()} for row in rows]
+
+
 def test_the_edge_study(tmp_path):
     study = study_edges(["nano"], ["ioi"], out=tmp_path / "run", methods=["eap-ig", "random"], n=6, formats=["png"])
     assert [curve.explained[-1] for curve in study.curves] == [pytest.approx(1.0, abs=1e-4)] * 2
@@ -107,7 +150,7 @@ def test_the_edge_study(tmp_path):
     assert found.value < 0.5
     (circuit,) = study.circuits
     read = networkx.read_graphml(tmp_path / "run" / "circuit-nano-ioi-eap-ig.graphml")
-    assert read.number_of_edges() == circuit["connected"] <= circuit["chosen"]
+    assert read.number_of_edges() == circuit["kept"] == circuit["chosen"] >= circuit["connected"]
     data = json.loads((tmp_path / "run" / "circuit-nano-ioi-eap-ig.json").read_text())
     assert {(link["source"], link["target"]) for link in data["links"]} == set(read.edges)
     assert (tmp_path / "run" / "circuit-nano-ioi-eap-ig.png").read_bytes().startswith(b"\x89PNG")

@@ -51,7 +51,10 @@ Tasks = Annotated[
 Prompts = Annotated[int, typer.Option("--n", "-n", min=1, help="Prompt pairs per task.")]
 Seed = Annotated[int, typer.Option(help="Seed of the prompts.")]
 Signed = Annotated[
-    bool, typer.Option("--signed", help="Rank from most positive to most negative, not by absolute score.")
+    bool,
+    typer.Option(
+        "--signed", help="Rank from most positive to most negative, not by absolute score; gives CPR instead of CMD."
+    ),
 ]
 Threshold = Annotated[float, typer.Option(help="Explained effect at which curves are compared.")]
 Out = Annotated[
@@ -158,6 +161,14 @@ def edges(
     split: Annotated[
         str, typer.Option(help="A head is one reader (none), or its q, k and v are three (qkv).")
     ] = "none",
+    choice: Annotated[
+        str,
+        typer.Option(help="Circuits, swept and exported, are the best edges (top) or grown from the logits (greedy)."),
+    ] = "top",
+    connected: Annotated[
+        bool,
+        typer.Option("--connected", help="Leave edges that no path from embedding to logits uses out of the export."),
+    ] = False,
     signed: Signed = False,
     threshold: Threshold = 0.9,
     n: Prompts = 50,
@@ -170,14 +181,17 @@ def edges(
     """Which edges between components does a model use, and how few of them are enough?
 
     Scores every edge (embedding, heads, MLPs, logits), sweeps the number of edges kept on a log axis, draws explained
-    effect against edges kept, and draws and exports the circuit that reaches the threshold (JSON, GraphML).
+    effect against edges kept, and runs, draws and exports the circuit that reaches the threshold (JSON, GraphML).
     A run that was stopped goes on where it was when the same command is given again.
 
     Example: `headscope edges smollm2-135m --task ioi --method eap-ig,random`
     """
     names = _task_names(task)
     formats = _split(figures, "--format")
-    options = {"methods": _split(method, "--method"), "split": split, "signed": signed, "n": n, "seed": seed}
+    options = {
+        "methods": _split(method, "--method"), "split": split, "choice": choice, "connected": connected,
+        "signed": signed, "n": n, "seed": seed,
+    }  # fmt: skip
     folder = to or _default_folder("edges", {"models": models, "tasks": names, **options})
 
     from headscope.progress import shown
@@ -192,8 +206,12 @@ def edges(
         return
     _print_study(study, curves, top, threshold, "edge")
     for c in study.circuits:
-        about = f"{c['model']} on {c['task']}, {c['method']}"
-        out.print(f"Circuit of {about}: {c['chosen']:,} edges, {c['connected']:,} of them connected", highlight=False)
+        line = (
+            f"Circuit of {c['model']} on {c['task']}, {c['method']}, {c['choice']}: {c['chosen']:,} edges, "
+            f"{c['connected']:,} of them connected{' and kept' if c['kept'] < c['chosen'] else ''}; run by itself, it "
+            f"explains {c['explained']:.3f} [{c['low']:.3f}, {c['high']:.3f}]"
+        )
+        out.print(_plain(line), soft_wrap=True, highlight=False)
 
 
 cli_sparse.add_to(app)
@@ -291,15 +309,21 @@ def _top(scores: Scores | EdgeScores, top: int, what: str) -> Table:
 
 
 def _curve_table(curves: list[dict], threshold: float, what: str) -> Table:
-    needed = f"{what.capitalize()}s for {threshold:g}"
-    columns = ("Model", "Task", "Method", "Ranking", needed, "of", "Area", "CPR", "CMD")
-    signed = curves[0]["signed"]
-    caption = "CPR, CMD: areas at MIB's sizes, ranked by " + ("signed" if signed else "absolute") + " score"
-    table = Table(*columns, title=f"Explained effect against {what}s kept", caption=caption)
+    from headscope.curves import Needed
+
+    order = "ranking" if what == "head" else "choice"
+    # As in MIB: CPR is for a ranking by signed score, CMD for one by absolute score.
+    measure = "cpr" if curves[0]["signed"] else "cmd"
+    caption = {
+        "cpr": "CPR: area under the curve at MIB's sizes, ranked by signed score",
+        "cmd": "CMD: area between the curve and 1 at MIB's sizes, ranked by absolute score (--signed gives CPR)",
+    }
+    columns = ("Model", "Task", "Method", order.capitalize(), f"{what.capitalize()}s for {threshold:g}", "of", "Area")
+    table = Table(*columns, measure.upper(), title=f"Explained effect against {what}s kept", caption=caption[measure])
     for c in curves:
-        at = c["k_at_threshold"]
-        row = (c["model"], c["task"], c["method"], c["ranking"], "not reached" if at is None else f"{at:.1f}")
-        table.add_row(*row, str(c["total"]), f"{c['area']:.3f}", f"{c['cpr']:.3f}", f"{c['cmd']:.3f}")
+        need = Needed(c["k_at_threshold"], c["k_low"], c["k_high"])
+        row = (c["model"], c["task"], c["method"], c[order], str(need), str(c["total"]), f"{c['area']:.3f}")
+        table.add_row(*row, f"{c[measure]:.3f}")
     return table
 
 

@@ -14,19 +14,21 @@ from headscope.graph import Graph
 from headscope.results import EdgeScores, write_bytes
 
 
-def circuit_graph(scores: EdgeScores, k: int, *, connected: bool = True) -> networkx.DiGraph:
-    """The k edges that matter most as a networkx graph; readers q, k and v of a head are one node, named on the edge.
+def circuit_graph(
+    scores: EdgeScores, k: int, *, signed: bool = False, choice: str = "top", connected: bool = False
+) -> networkx.DiGraph:
+    """A circuit of k edges as a networkx graph; readers q, k and v of a head are one node, named on the edge.
 
-    connected: leave out edges that lie on no path from the embedding to the logits.
+    signed, choice: how the k are chosen, as for `sweep`. connected: leave out those on no path from the embedding to
+    the logits. The graph says how many were chosen, how many of them connect, and how many it shows.
     """
     graph = scores.graph
-    keep = np.zeros(len(graph), bool)
-    keep[scores.ranked()[:k]] = True
-    whole = int(keep.sum())
-    keep = graph.connected(keep) if connected else keep
+    chosen = scores.circuit(k, signed=signed, choice=choice)
+    on_path = graph.connected(chosen)
+    keep = on_path if connected else chosen
     out = networkx.DiGraph(
-        model=scores.model, task=scores.task, method=scores.method, chosen=whole, kept=int(keep.sum()),
-        edges_of_model=len(graph),
+        model=scores.model, task=scores.task, method=scores.method, choice=choice, signed=signed,
+        chosen=int(chosen.sum()), connected=int(on_path.sum()), kept=int(keep.sum()), edges_of_model=len(graph),
     )  # fmt: skip
     writer, reader = graph.ends
     for edge in np.flatnonzero(keep):

@@ -3,8 +3,9 @@
 1. Load each model once; make each task with its tokenizer; check how well it does.
 2. Score the edges by each method; save the scores.
 3. Sweep the number of edges kept, on a log axis; save the curve.
-4. Draw the curves of all series (model, method), compare the first with each other one by its multiplier, and draw and
-   export the circuit at the threshold.
+4. Choose the circuit at the threshold, and run it: what does it explain by itself?
+5. Draw the curves of all series (model, method), compare the first with each other one by its multiplier, and draw and
+   export the circuits.
 
 Every record is a unit of the run folder: a killed run resumes after the last finished one.
 """
@@ -17,11 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headscope.curves import Multiplier, crossing, sweep
+import networkx
+
+from headscope.curves import Multiplier, crossing, run_circuit, sweep
+from headscope.graph import CHOICES, SPLITS
 from headscope.measure import Check
 from headscope.methods import edge_method
+from headscope.models import Model
 from headscope.report.circuits import circuit_graph, circuit_picture, export_circuit
-from headscope.report.figures import curve_panels, save_figure
+from headscope.report.figures import FORMATS, curve_panels, save_figure
 from headscope.results import Curve, EdgeScores, Run
 from headscope.studies.heads import (
     CURVE_COLUMNS,
@@ -31,11 +36,15 @@ from headscope.studies.heads import (
     curve_rows,
     file_hashes,
     ratio_rows,
+    refuse_unknown,
     segments,
     subjects,
+    summary,
+    table_of,
     unit,
     write_tables,
 )  # fmt: skip
+from headscope.tasks import Task
 
 # Edges listed in edges.csv for each series.
 LISTED = 1000
@@ -43,7 +52,8 @@ LISTED = 1000
 
 @dataclass(frozen=True)
 class EdgeStudy:
-    """What the edge study found; `circuits` says of each circuit how many edges it chose and how many connect."""
+    """What the edge study found; `circuits` says of each circuit how many edges were chosen, how many of them connect,
+    how many it keeps, and what it explains when it is run."""
 
     folder: Path
     checks: list[Check]
@@ -56,18 +66,22 @@ class EdgeStudy:
 
 def study_edges(
     models: list[str], tasks: list[str], *, out: Path, methods: Iterable[str] = ("eap-ig",), split: str = "none",
-    n: int = 50, seed: int = 0, signed: bool = False, threshold: float = 0.9,
-    formats: Iterable[str] = ("png", "svg", "pdf"),
+    choice: str = "top", connected: bool = False, n: int = 50, seed: int = 0, signed: bool = False,
+    threshold: float = 0.9, formats: Iterable[str] = ("png", "svg", "pdf"),
 ) -> EdgeStudy:  # fmt: skip
     """Run the study, or go on with it, in the folder `out`."""
     methods, formats = list(methods), list(formats)
     score = {name: edge_method(name) for name in methods}
+    refuse_unknown("format", formats, FORMATS)
+    refuse_unknown("split", [split], SPLITS)
+    refuse_unknown("choice", [choice], CHOICES)
+    pick = {"signed": signed, "choice": choice}
     settings = {
-        "models": models, "tasks": tasks, "methods": methods, "split": split, "n": n, "seed": seed, "signed": signed,
-        **file_hashes(tasks),
+        "models": models, "tasks": tasks, "methods": methods, "split": split, "n": n, "seed": seed, **pick,
+        "connected": connected, **file_hashes(tasks),
     }  # fmt: skip
     run = Run.open(out, command="edges", settings=settings)
-    checks, all_scores, curves = [], [], []
+    checks, all_scores, curves, circuits = [], [], [], []
     for model, task, stem, found in subjects(run, models, tasks, n=n, seed=seed):
         checks.append(found)
         for method_name in methods:
@@ -75,19 +89,15 @@ def study_edges(
             make = lambda m=method_name, mo=model, t=task: score[m](mo, t, split=split)  # noqa: E731
             scores = unit(run, f"edges-{part}", EdgeScores, make)
             all_scores.append(scores)
-            make = lambda mo=model, t=task, s=scores: sweep(mo, t, s, signed=signed)  # noqa: E731
+            make = lambda mo=model, t=task, s=scores: sweep(mo, t, s, **pick)  # noqa: E731
             curves.append(unit(run, f"curve-{part}", Curve, make))
+            if "random" not in scores.method:
+                circuits.append(
+                    _circuit(run, part, model, task, scores, curves[-1], threshold, connected=connected, **pick)
+                )
     compared = compare(curves, threshold)
-    panels = curve_panels(
-        by_task(curves), bands={}, segments=segments(curves, compared), threshold=threshold, what="Edges", log=True
-    )
-    figures = [save_figure(panels, run.path(f"curves.{ending}")) for ending in formats]
-    circuits = []
-    for scores, curve in zip(all_scores, curves, strict=True):
-        if "random" not in scores.method:
-            circuits.append(_circuit(run, scores, curve, threshold, formats, figures))
-    for path in figures:
-        run.add(path.name)
+    figures = _draw(run, curves, compared, circuits, threshold, formats)
+    facts = [{key: circuit.graph[key] for key in FACTS} for circuit in circuits]
     listed = [
         (s.model, s.task, s.method, rank, name, f"{value:.6g}")
         for s in all_scores
@@ -96,24 +106,53 @@ def study_edges(
     tables: dict[str, tuple[str, list[tuple]]] = {
         "edges.csv": ("model task method rank edge score", listed),
         "curves.csv": (CURVE_COLUMNS, curve_rows(curves)),
+        "summary.csv": table_of([summary(curve, threshold) for curve in curves]),
+        "circuits.csv": table_of(facts),
         "multipliers.csv": (RATIO_COLUMNS, ratio_rows(compared)),
     }
     write_tables(run, tables)
     run.finish()
-    return EdgeStudy(run.folder, checks, all_scores, curves, compared, circuits, figures)
+    return EdgeStudy(run.folder, checks, all_scores, curves, compared, facts, figures)
+
+
+FACTS = ("model", "task", "method", "choice", "signed", "chosen", "connected", "kept", "explained", "low", "high")
 
 
 def _circuit(
-    run: Run, scores: EdgeScores, curve: Curve, threshold: float, formats: list[str], figures: list[Path]
-) -> dict[str, Any]:
-    """Draw and export the circuit that reaches the threshold (all edges if none does)."""
+    run: Run, part: str, model: Model, task: Task, scores: EdgeScores, curve: Curve, threshold: float, *, signed: bool,
+    choice: str, connected: bool,
+) -> networkx.DiGraph:  # fmt: skip
+    """The circuit that reaches the threshold (all edges if none does), with what it explains: measured, because the
+    curve says it between two of its points only."""
     at = crossing(curve.k, curve.explained, threshold)
     k = len(scores.graph) if at is None else math.ceil(at)
-    circuit = circuit_graph(scores, k)
-    name = f"circuit-{scores.model}-{scores.task}-{scores.method}"
-    for path in export_circuit(circuit, run.path(name)):
+    pick: dict[str, Any] = {"signed": signed, "choice": choice}
+    keep = scores.circuit(k, connected=connected, **pick)
+    measured = unit(run, f"circuit-{part}-{k}", Curve, lambda: run_circuit(model, task, scores, keep, **pick))
+    circuit = circuit_graph(scores, k, connected=connected, **pick)
+    ends = {"explained": measured.explained, "low": measured.low, "high": measured.high}
+    circuit.graph.update({name: float(value[0]) for name, value in ends.items()})
+    return circuit
+
+
+def _draw(
+    run: Run, curves: list[Curve], compared: list[tuple[str, str, Multiplier]], circuits: list[networkx.DiGraph],
+    threshold: float, formats: list[str],
+) -> list[Path]:  # fmt: skip
+    """The curves first, then a picture of each circuit, which is exported as well."""
+    drawn = {
+        "curves": curve_panels(
+            by_task(curves), bands={}, segments=segments(curves, compared), threshold=threshold, what="Edges", log=True
+        )
+    }
+    for circuit in circuits:
+        name = "circuit-{model}-{task}-{method}".format(**circuit.graph)
+        drawn[name] = circuit_picture(circuit)
+        for path in export_circuit(circuit, run.path(name)):
+            run.add(path.name)
+    figures = [
+        save_figure(figure, run.path(f"{name}.{ending}")) for name, figure in drawn.items() for ending in formats
+    ]
+    for path in figures:
         run.add(path.name)
-    picture = circuit_picture(circuit)
-    figures += [save_figure(picture, run.path(f"{name}.{ending}")) for ending in formats]
-    facts = circuit.graph
-    return {key: facts[key] for key in ("model", "task", "method", "chosen")} | {"connected": facts["kept"]}
+    return figures

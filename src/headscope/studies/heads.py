@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headscope.curves import RANKINGS, Multiplier, crossing, multiplier, random_band, sweep
+from headscope.curves import RANKINGS, Multiplier, multiplier, needed, random_band, sweep
 from headscope.errors import InputError
 from headscope.fills import FILLS
 from headscope.graph import head_name
@@ -58,11 +58,9 @@ def study_heads(
     """Run the study, or go on with it, in the folder `out`."""
     methods, rankings, formats = list(methods), list(rankings), list(formats)
     score = {name: method(name) for name in methods}
-    if unknown := [name for name in formats if name not in FORMATS]:
-        raise InputError(f"Unknown format {unknown[0]!r}. Known: {', '.join(FORMATS)}.")
-    for what, asked, known in (("ranking", rankings, RANKINGS), ("fill", [fill], FILLS)):
-        if unknown := [name for name in asked if name not in known]:
-            raise InputError(f"Unknown {what} {unknown[0]!r}. Known: {', '.join(known)}.")
+    refuse_unknown("format", formats, FORMATS)
+    refuse_unknown("ranking", rankings, RANKINGS)
+    refuse_unknown("fill", [fill], FILLS)
     settings = {
         "models": models, "tasks": tasks, "methods": methods, "rankings": rankings, "n": n, "seed": seed, "fill": fill,
         "signed": signed, "draws": draws, **file_hashes(tasks),
@@ -80,13 +78,19 @@ def study_heads(
                 make = lambda mo=model, t=task, s=scores, o=options: sweep(mo, t, s, **o)  # noqa: E731
                 curves.append(unit(run, f"curve-{part}-{ranking}", Curve, make))
         if draws and "random" not in methods:
-            make = lambda mo=model, t=task: random_band(mo, t, draws=draws, fill=fill)  # noqa: E731
+            make = lambda mo=model, t=task: random_band(mo, t, draws=draws, fill=fill, signed=signed)  # noqa: E731
             bands.append(unit(run, f"band-{stem}", Curve, make))
     compared = compare(curves, threshold)
     figures = _draw(run, all_scores, curves, bands, compared, threshold, formats)
-    _write_tables(run, all_scores, curves + bands, compared)
+    _write_tables(run, all_scores, curves + bands, compared, threshold)
     run.finish()
     return HeadStudy(run.folder, checks, all_scores, curves, bands, compared, figures)
+
+
+def refuse_unknown(what: str, asked: Iterable[str], known: Iterable[str]) -> None:
+    """Misspelt options are told before a model is loaded."""
+    if unknown := [name for name in asked if name not in known]:
+        raise InputError(f"Unknown {what} {unknown[0]!r}. Known: {', '.join(known)}.")
 
 
 def subjects(
@@ -192,8 +196,9 @@ def segments(curves: list[Curve], compared: list[tuple[str, str, Multiplier]]) -
 
 
 def _write_tables(
-    run: Run, all_scores: list[Scores], curves: list[Curve], compared: list[tuple[str, str, Multiplier]]
-) -> None:
+    run: Run, all_scores: list[Scores], curves: list[Curve], compared: list[tuple[str, str, Multiplier]],
+    threshold: float,
+) -> None:  # fmt: skip
     heads = [
         (s.model, s.task, s.method, rank, head_name(layer, head), layer, head, f"{s.values[layer, head]:.6g}")
         for s in all_scores
@@ -203,6 +208,7 @@ def _write_tables(
         run,
         {
             "heads.csv": ("model task method rank head layer index score", heads),
+            "summary.csv": table_of([summary(curve, threshold) for curve in curves]),
             "curves.csv": (CURVE_COLUMNS, curve_rows(curves)),
             "multipliers.csv": (RATIO_COLUMNS, ratio_rows(compared)),
         },
@@ -238,13 +244,21 @@ def write_tables(run: Run, tables: dict[str, tuple[str, list[tuple]]]) -> None:
         run.add(name)
 
 
+def table_of(rows: list[dict[str, Any]]) -> tuple[str, list[tuple]]:
+    """Columns and rows of records that have the same keys."""
+    return " ".join(rows[0]) if rows else "", [tuple(row.values()) for row in rows]
+
+
 def summary(curve: Curve, threshold: float) -> dict[str, Any]:
-    """One curve in a few numbers."""
+    """One curve in a few numbers. As in MIB, a ranking by signed score gives CPR, one by absolute score CMD."""
+    about, need = curve.settings, needed(curve, threshold=threshold)
+    signed = about["signed"]
     return {
-        "model": curve.model, "task": curve.task, "method": curve.method, "ranking": curve.settings["ranking"],
-        "total": curve.settings["total"], "k_at_threshold": crossing(curve.k, curve.explained, threshold),
-        "at_none": float(curve.explained[0]), "at_all": float(curve.explained[-1]), "area": curve.area,
-        "cpr": curve.cpr, "cmd": curve.cmd, "signed": curve.settings["signed"],
+        "model": curve.model, "task": curve.task, "method": curve.method, "ranking": about["ranking"],
+        "choice": about.get("choice", "top"), "signed": signed, "total": about["total"], "threshold": threshold,
+        "k_at_threshold": need.k, "k_low": need.low, "k_high": need.high, "at_none": float(curve.explained[0]),
+        "at_all": float(curve.explained[-1]), "area": curve.area, "cpr": curve.cpr if signed else None,
+        "cmd": None if signed else curve.cmd,
     }  # fmt: skip
 
 
