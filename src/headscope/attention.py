@@ -212,16 +212,9 @@ def _layer_of(module: nn.Module) -> int:
     return cast(int, module.layer_idx) if site is None else site.layer
 
 
-def register() -> None:
-    """Tell transformers of the attention implementation "headscope"."""
-    AttentionInterface.register(NAME, attend)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
-
-
 def install(hf: PreTrainedModel) -> Reach:
     """Put the heads of `hf` in reach and prove it: in short runs every layer is seen exactly once, the logits stay what
     they were, and no position reads a later one. Refuses what neither way covers."""
-    register()
     reach = _hook_projections(hf) if hf.config.model_type in PROJECTIONS else _use_interface(hf)
     _refuse_looking_ahead(hf)
 
@@ -320,3 +313,8 @@ def _covered() -> str:
         "Covered are architectures that dispatch through transformers' AttentionInterface in every layer, "
         f"and by a hook: {rows}."
     )
+
+
+# Whoever opens a sparse checkpoint, with `load` or with plain transformers, needs the name to be known.
+AttentionInterface.register(NAME, attend)
+AttentionMaskInterface.register(NAME, sdpa_mask)

@@ -7,6 +7,7 @@ transformers is imported, or at once where that has happened.
 
 from __future__ import annotations
 
+import importlib
 import importlib.abc
 import importlib.util
 import sys
@@ -26,9 +27,8 @@ def register_with_transformers() -> None:
 
 
 def _register() -> None:
-    from headscope.attention import register
-
-    register()
+    # Importing it is enough; and where it is what imports transformers, it is on its way.
+    importlib.import_module("headscope.attention")
 
 
 class _Finder(importlib.abc.MetaPathFinder):
