@@ -84,7 +84,7 @@ class Session:
     """A batch of prompts of one length, run once, ready to be run again under many masks.
 
     other_ids: prompts whose heads' outputs fill the closed heads (corrupt fill); or `fill`: per layer (H, K) or
-    (B, T, H, K); neither means zero.
+    (B, T, H, K); neither means zero. start: positions before it are left as they are under every mask.
     """
 
     def __init__(
@@ -95,19 +95,21 @@ class Session:
         *,
         other_ids: list[list[int]] | None = None,
         fill: Fill | None = None,
+        start: int = 0,
         engine: Engine | None = None,
     ):
         self.model, self.ids, self.tokens = model, ids, tokens
         self.engine = engine or engine_of(model)
-        self.start = 0
         self.other_metric_B: Tensor | None = None
+        self.start = min(start, len(ids[0]) - 1)
         if other_ids is not None:
             narrow, narrow_tokens = narrow_head(model, tokens)
             with record(model) as z_other, narrow:
                 self.other_metric_B = narrow_tokens(answer_logits(model, other_ids))
             fill = [z_other[layer] for layer in range(model.n_layers)]
             if self.engine.fast:
-                self.start = min(_shared(a, b) for a, b in zip(ids, other_ids, strict=True))
+                shared = min(_shared(a, b) for a, b in zip(ids, other_ids, strict=True))
+                self.start = max(self.start, shared)
         self.fill = fill
         if self.engine.fast:
             self._run_base()
@@ -173,8 +175,11 @@ class Session:
             if self.fill is not None:
                 values = [self.fill[layer] for layer in range(self.model.n_layers)]
                 fill = [v.repeat(C, 1, 1, 1) if v.ndim == 4 and len(v) == B else v for v in values]
-            keep_RLH = keep_CBLH.expand(C, B, -1, -1).flatten(0, 1)
-            with patched(self.model, keep_RLH, fill=fill):
+            keep = keep_CBLH.expand(C, B, -1, -1).flatten(0, 1)
+            if self.start:
+                keep = keep[:, None].repeat(1, len(self.ids[0]), 1, 1)
+                keep[:, : self.start] = 1.0
+            with patched(self.model, keep, fill=fill):
                 logits_RV = answer_logits(self.model, self.ids * C)
             return torch.stack([self.tokens(logits_BV) for logits_BV in logits_RV.split(B)])
         narrow, tokens = narrow_head(self.model, self.tokens)

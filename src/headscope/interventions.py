@@ -152,6 +152,19 @@ def masked(
         yield
 
 
+@contextmanager
+def shifted(model: Model, shift: Fill) -> Iterator[None]:
+    """z' = z + shift at every head; `shift[layer]` is (H, K), or (B, H, K) for a shift per batch row."""
+
+    def tap(z_BTHK: Tensor, call: Call) -> Tensor:
+        value = shift[call.layer]
+        value = _rows(value[:, None], z_BTHK, "shift") if value.ndim == 3 else value
+        return z_BTHK + value.to(z_BTHK)
+
+    with armed(model.hf, tap):
+        yield
+
+
 def _as_mask(model: Model, mask: Mask) -> Tensor:
     tensor = mask if isinstance(mask, Tensor) else torch.as_tensor(np.asarray(mask))
     tensor = tensor if tensor.is_floating_point() else tensor.float()
