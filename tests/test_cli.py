@@ -43,6 +43,11 @@ FLAGS = {
         "models --task -t --method -m --split --choice --connected --signed --threshold --n -n --seed --out -o "
         "--format --top --json"
     ),
+    "functions": (
+        "model --data --function --ranking --k --draws --n -n --shots --factor --steps --max-new-tokens --comet "
+        "--embedder --seed --out -o --format --json"
+    ),
+    "comet setup": "--checkpoint",
     "list models": "--json",
     "list tasks": "--json",
     "list methods": "--json",

@@ -5,20 +5,20 @@ Nothing here imports torch until a command needs it, so that help and lists answ
 
 from __future__ import annotations
 
-import hashlib
-import json
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-import headscope
-from headscope import cli_sparse
+from headscope import cli_functions, cli_sparse
+from headscope.console import AsJson, Formats, Out, Seed, err, out
+from headscope.console import default_folder as _default_folder
+from headscope.console import plain as _plain
+from headscope.console import print_json as _print_json
+from headscope.console import split as _split
 from headscope.errors import HeadscopeError, InputError
 
 if TYPE_CHECKING:
@@ -34,10 +34,6 @@ app = typer.Typer(
     "Start with `headscope heads smollm2-135m --task ioi`: it fetches a small real model, "
     "checks that it does the task, scores every head and draws the head map.",
 )
-# Results go to standard output, everything else to standard error, so that --json can be piped.
-# (Without emoji, or paths such as a:x:b would change.)
-out = Console(emoji=False)
-err = Console(stderr=True, emoji=False)
 
 Models = Annotated[
     list[str],
@@ -49,7 +45,6 @@ Tasks = Annotated[
     str, typer.Option("--task", "-t", help="Task names separated by commas (`headscope list tasks`), or a .jsonl file.")
 ]
 Prompts = Annotated[int, typer.Option("--n", "-n", min=1, help="Prompt pairs per task.")]
-Seed = Annotated[int, typer.Option(help="Seed of the prompts.")]
 Signed = Annotated[
     bool,
     typer.Option(
@@ -57,11 +52,6 @@ Signed = Annotated[
     ),
 ]
 Threshold = Annotated[float, typer.Option(help="Explained effect at which curves are compared.")]
-Out = Annotated[
-    Path | None, typer.Option("--out", "-o", help="Run folder; by default one under runs/ for these settings.")
-]
-Formats = Annotated[str, typer.Option("--format", help="Figure formats: png, svg, pdf.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 
 
 @app.command()
@@ -74,8 +64,12 @@ def check(
 ) -> None:
     """Say how well a model does a task, before studying how it does it.
 
-    Example: `headscope check smollm2-135m --task ioi,greater-than`
+    Examples: `headscope check smollm2-135m --task ioi,greater-than`,
+    `headscope check smollm2-135m --task functions` (its answers to the questions of `headscope functions`)
     """
+    if task == "functions":
+        cli_functions.check_functions(model, n=n, seed=seed, as_json=as_json)
+        return
     names = _task_names(task)
 
     from headscope.measure import check as run_check
@@ -214,7 +208,8 @@ def edges(
         out.print(_plain(line), soft_wrap=True, highlight=False)
 
 
-cli_sparse.add_to(app)
+cli_functions.register(app)
+cli_sparse.register(app)
 
 listing = typer.Typer(no_args_is_help=True, help="What there is: models, tasks, methods.")
 app.add_typer(listing, name="list")
@@ -257,13 +252,6 @@ def main() -> None:
         sys.exit(1)
 
 
-def _split(text: str, option: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names:
-        raise InputError(f"{option} is empty. Give one or more names, separated by commas.")
-    return names
-
-
 def _task_names(text: str) -> list[str]:
     """Misspelt tasks are told before a model is loaded."""
     from headscope.tasks import TASKS
@@ -273,12 +261,6 @@ def _task_names(text: str) -> list[str]:
         if name not in TASKS and not name.endswith(".jsonl"):
             raise InputError(f"Unknown task {name!r}. Known: {', '.join(TASKS)}, or a path to a .jsonl file.")
     return names
-
-
-def _default_folder(command: str, settings: dict) -> Path:
-    digest = hashlib.sha256(json.dumps([headscope.__version__, settings]).encode()).hexdigest()[:8]
-    models = "-".join(Path(name).name for name in settings["models"])
-    return Path("runs") / f"{command}-{models}-{digest}"
 
 
 def _print_study(study: HeadStudy | EdgeStudy, curves: list[dict], top: int, threshold: float, what: str) -> None:
@@ -356,12 +338,6 @@ def _warn_unusable(results: Iterable) -> None:
             )
 
 
-def _print_json(value: object) -> None:
-    # JSON knows no NaN: what could not be computed is null.
-    plain = json.loads(json.dumps(value), parse_constant=lambda _: None)
-    print(json.dumps(plain, indent=2, ensure_ascii=False))
-
-
 def _print_list(title: str, rows: dict[str, str], as_json: bool) -> None:
     if as_json:
         _print_json(rows)
@@ -374,10 +350,6 @@ def _print_list(title: str, rows: dict[str, str], as_json: bool) -> None:
 
 def _first_sentence(text: str | None) -> str:
     return " ".join((text or "").strip().split("\n\n")[0].split())
-
-
-def _plain(text: object) -> str:
-    return str(text).replace("[", r"\[")
 
 
 if __name__ == "__main__":

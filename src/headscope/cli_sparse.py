@@ -157,7 +157,7 @@ def merge(
     out.print(f"Model: {to}", soft_wrap=True, highlight=False)
 
 
-def add_to(app: typer.Typer) -> None:
+def register(app: typer.Typer) -> None:
     app.command()(sparsify)
     app.command("sparsify-report")(sparsify_report)
     app.command()(merge)

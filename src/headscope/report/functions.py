@@ -1,0 +1,81 @@
+"""The figure of functional heads: what masking a function's heads does to the answers, against masking others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import NullLocator
+
+BLUE, RED = "#1f5fbf", "#c8312b"
+
+
+@dataclass(frozen=True)
+class Series:
+    """One score against the number of masked heads: K best, K random (mean, lowest and highest draw), and none."""
+
+    top: np.ndarray  # (P,)
+    random: np.ndarray  # (P,)
+    low: np.ndarray  # (P,)
+    high: np.ndarray  # (P,)
+    base: float
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One function: its accuracy, and its COMET where that was scored."""
+
+    title: str
+    k: np.ndarray  # (P,)
+    accuracy: Series
+    comet: Series | None = None
+
+
+def function_panels(panels: Sequence[Panel], *, title: str = "", note: str = "") -> Figure:
+    """A panel per function side by side, one legend on top; `note` stands below, and says what is not drawn."""
+    figure = Figure(figsize=(2.5 * len(panels) + 0.5, 2.75), layout="constrained")
+    axes_row = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    for place, (axes, panel) in enumerate(zip(axes_row, panels, strict=True)):
+        for series, colour in ((panel.accuracy, BLUE), (panel.comet, RED)):
+            if series is not None:
+                _draw(axes, panel.k, series, colour)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(panel.k, [str(int(k)) for k in panel.k])
+        axes.xaxis.set_minor_locator(NullLocator())
+        if len(panel.k) > 1:
+            axes.set_xlim(panel.k[0] / 1.25, panel.k[-1] * 1.25)
+        axes.set_ylim(-0.04, 1.06)
+        axes.set_yticks(np.linspace(0, 1, 6))
+        axes.grid(axis="y", color="0.9", linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(labelsize=7, length=2)
+        axes.set_title(panel.title, fontsize=9)
+        axes.set_xlabel("# Masked Heads", fontsize=8)
+        if place == 0:
+            axes.set_ylabel("Score", fontsize=8)
+    has_comet = any(panel.comet is not None for panel in panels)
+    figure.legend(handles=_legend(has_comet), loc="outside upper center", ncols=5, fontsize=7, frameon=False)
+    if words := " · ".join(part for part in (title, note) if part):
+        figure.supxlabel(words, fontsize=6.5, color="0.35")
+    return figure
+
+
+def _draw(axes, k: np.ndarray, series: Series, colour: str) -> None:
+    style = {"color": colour, "marker": "o", "markersize": 3.5, "linewidth": 1.4}
+    axes.axhline(series.base, color=colour, linewidth=0.7, linestyle=":", alpha=0.8)
+    axes.fill_between(k, series.low, series.high, color=colour, alpha=0.15, linewidth=0)
+    axes.plot(k, series.random, linestyle="--", **style)
+    axes.plot(k, series.top, linestyle="-", **style)
+
+
+def _legend(has_comet: bool) -> list[Line2D]:
+    rows: list[tuple[str, str, Literal["-", "--"]]] = [("TopK Accuracy", BLUE, "-"), ("RandomK Accuracy", BLUE, "--")]
+    if has_comet:
+        rows += [("TopK Comet", RED, "-"), ("RandomK Comet", RED, "--")]
+    handles = [Line2D([], [], color=c, linestyle=s, marker="o", markersize=3.5, label=label) for label, c, s in rows]
+    return [*handles, Line2D([], [], color="0.4", linestyle=":", linewidth=0.7, label="no heads masked")]

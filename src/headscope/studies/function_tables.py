@@ -1,0 +1,217 @@
+"""What a function study found, scored: the rows of its tables, the panels of its figure, and the run's last files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headscope.errors import InputError
+from headscope.functions.answers import Embedder
+from headscope.functions.comet import Comet, Environment
+from headscope.functions.embedding import embedder as load_embedder
+from headscope.functions.masking import choose
+from headscope.functions.probe import elbow
+from headscope.functions.questions import FUNCTIONS
+from headscope.graph import head_name
+from headscope.progress import bar
+from headscope.report.figures import FORMATS, save_figure
+from headscope.report.functions import Panel, Series, function_panels
+from headscope.results import write_json
+from headscope.studies.functions import Outcome, Settings, Subject, json_unit, run_study
+from headscope.studies.heads import write_tables
+
+# Scores in the tables, in this order; cosine and comet only where they were computed.
+SCORES = ("accuracy", "match", "exact", "numeric", "bleu", "rouge", "chrf", "cosine", "comet")
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class FunctionStudy:
+    """A function study in numbers: a list of rows per question that it answers."""
+
+    folder: Path
+    base: list[Row]  # how well the model answers with every head in place
+    rankings: list[Row]  # heads and elbow of each function by each ranking
+    agreement: list[Row]  # how alike two rankings are
+    sweep: list[Row]  # K best against K random heads masked
+    cross: list[Row]  # one function's heads masked, another's questions asked
+    pushed: list[Row]  # heads pushed towards correct answers
+    comet: str  # the checkpoint, or why there is no COMET
+    skipped: list[str]
+    stray: dict[str, int]
+    figures: list[Path]
+
+
+def conclude(
+    outcome: Outcome, *, comet: Comet | None = None, comet_note: str = "", embed: Embedder | None = None,
+    formats: Iterable[str] = ("png", "svg", "pdf"),
+) -> FunctionStudy:  # fmt: skip
+    """Step 5: score everything, draw the figure of each ranking, write the tables."""
+    scorer = _Scorer(outcome, comet, embed)
+    rows = {
+        "base": [scorer.base(name, subject) for name, subject in outcome.subjects.items()],
+        "rankings": _rankings(outcome),
+        "agreement": _agreement(outcome),
+        "sweep": scorer.sweep(),
+        "cross": scorer.cross(),
+        "pushed": scorer.pushed(),
+    }
+    said = f"COMET by {Path(comet.checkpoint).name}" if comet is not None else f"COMET not scored: {comet_note}"
+    figures = []
+    for ranking in outcome.rankings:
+        figure = function_panels(
+            scorer.panels(ranking, rows["sweep"], rows["base"]),
+            title=f"{outcome.model.name}, heads by {ranking}, {outcome.settings.n} questions each",
+            note="" if comet is not None else said,
+        )
+        for ending in formats:
+            figures.append(save_figure(figure, outcome.run.path(f"functions-{ranking}.{ending}")))
+            outcome.run.add(figures[-1].name)
+    tables = {name: (" ".join(part[0]), [tuple(row.values()) for row in part]) for name, part in rows.items() if part}
+    write_tables(outcome.run, {f"{name}.csv": table for name, table in tables.items()})
+    write_json(outcome.run.path("functions.json"), {**rows, "comet": said})
+    outcome.run.add("functions.json")
+    outcome.run.finish()
+    return FunctionStudy(
+        outcome.run.folder, **rows, comet=said, skipped=outcome.skipped, stray=outcome.stray, figures=figures
+    )
+
+
+@dataclass(frozen=True)
+class _Scorer:
+    outcome: Outcome
+    comet: Comet | None
+    embed: Embedder | None
+
+    def scores(self, unit: str, subject: Subject, variants: Sequence[Sequence[str]]) -> list[dict[str, float]]:
+        """Mean of every score over the test questions, for each variant's answers."""
+        found = [subject.scores(texts, self.embed) for texts in variants]
+        if self.comet is not None:
+            for scores, values in zip(found, self._comet(unit, subject, variants), strict=True):
+                scores["comet"] = np.array(values)
+        return [{name: float(scores[name].mean()) for name in SCORES if name in scores} for scores in found]
+
+    def _comet(self, unit: str, subject: Subject, variants: Sequence[Sequence[str]]) -> list[list[float]]:
+        comet = self.comet
+        assert comet is not None
+        # As in the paper: the masked answer against the unmasked one, with the right answer as source.
+        with bar(f"COMET of {unit}", len(variants), unit="variants"):
+            return json_unit(
+                self.outcome.run,
+                f"comet-{unit}.json",
+                lambda: [comet.score(subject.gold, texts, subject.unmasked).tolist() for texts in variants],
+            )
+
+    def base(self, name: str, subject: Subject) -> Row:
+        (found,) = self.scores(f"base-{name}", subject, [subject.unmasked])
+        return {"function": name, "n": len(subject.split.test), "train": len(subject.split.train), **found}
+
+    def sweep(self) -> list[Row]:
+        rows = []
+        for (ranking, name, k), unit in self.outcome.sweeps.items():
+            variants = [unit["top"], *unit["random"]]
+            top, *random = self.scores(f"masked-{ranking}-{name}-{k}", self.outcome.subjects[name], variants)
+            row: Row = {"ranking": ranking, "function": name, "k": k}
+            for score in top:
+                draws = [draw[score] for draw in random]
+                row[f"top_{score}"] = top[score]
+                row[f"random_{score}"] = float(np.mean(draws)) if draws else float("nan")
+                row[f"random_{score}_low"] = min(draws, default=float("nan"))
+                row[f"random_{score}_high"] = max(draws, default=float("nan"))
+            # Below every draw: the difference is larger than the band.
+            row["below"] = top["accuracy"] < row["random_accuracy_low"]
+            rows.append(row)
+        return rows
+
+    def cross(self) -> list[Row]:
+        rows = []
+        for (ranking, asked), by_masked in self.outcome.crosses.items():
+            unit, subject = f"cross-{ranking}-{asked}", self.outcome.subjects[asked]
+            found = self.scores(unit, subject, list(by_masked.values()))
+            for masked, scores in zip(by_masked, found, strict=True):
+                rows.append({"ranking": ranking, "masked": masked, "asked": asked, "k": self.outcome.cross_k, **scores})
+        return rows
+
+    def pushed(self) -> list[Row]:
+        rows = []
+        for name, unit in self.outcome.pushed.items():
+            about = {"function": name, "k": unit["k"], "right": unit["right"], "wrong": unit["wrong"]}
+            subject = self.outcome.subjects[name]
+            (base,) = self.scores(f"base-{name}", subject, [subject.unmasked])
+            found = self.scores(f"pushed-{name}", subject, list(unit["texts"].values()))
+            rows += [
+                {**about, "alpha": float(alpha), "base_match": base["match"], **scores}
+                for alpha, scores in zip(unit["texts"], found, strict=True)
+            ]
+        return rows
+
+    def panels(self, ranking: str, sweep: list[Row], base: list[Row]) -> list[Panel]:
+        panels = []
+        for reference in base:
+            name = reference["function"]
+            rows = [row for row in sweep if (row["ranking"], row["function"]) == (ranking, name)]
+
+            def series(score: str, rows: list[Row] = rows, reference: Row = reference) -> Series:
+                columns = [f"top_{score}", *(f"random_{score}{end}" for end in ("", "_low", "_high"))]
+                return Series(*(np.array([row[c] for row in rows]) for c in columns), base=reference[score])
+
+            has_comet = bool(rows) and "top_comet" in rows[0]
+            k = np.array([row["k"] for row in rows])
+            panels.append(Panel(FUNCTIONS[name], k, series("accuracy"), series("comet") if has_comet else None))
+        return panels
+
+
+def _rankings(outcome: Outcome) -> list[Row]:
+    rows = []
+    for ranking, by_function in outcome.rankings.items():
+        for name, scores in by_function.items():
+            best = " ".join(head_name(l, h) for l, h in scores.ranked()[:10])
+            accuracy = scores.settings.get("probe_accuracy")
+            row = {"ranking": ranking, "function": name, "elbow": elbow(scores.values), "best": best}
+            rows.append({**row, "probe_accuracy": accuracy, "n": len(scores.per_prompt)})
+    return rows
+
+
+def _agreement(outcome: Outcome) -> list[Row]:
+    """Rank correlation of absolute scores, and shared heads among the K best, for each pair of rankings."""
+    rows = []
+    for first, second in combinations(outcome.rankings, 2):
+        for name in outcome.subjects:
+            a, b = outcome.rankings[first][name], outcome.rankings[second][name]
+            ranks = [np.argsort(np.argsort(np.abs(scores.values), axis=None)) for scores in (a, b)]
+            row: Row = {"first": first, "second": second, "function": name}
+            row["correlation"] = float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+            for k in outcome.ks:
+                tops = [set(choose(scores, k, draws=0, seed=0).top) for scores in (a, b)]
+                row[f"shared_{k}"] = len(tops[0] & tops[1])
+            rows.append(row)
+    return rows
+
+
+def study_functions(
+    model: str, out: Path, settings: Settings, *, comet: str = "auto", embedder: str | None = None,
+    formats: Iterable[str] = ("png", "svg", "pdf"),
+) -> FunctionStudy:  # fmt: skip
+    """The whole study in the folder `out`, or what is missing of it.
+
+    comet: a checkpoint (file, folder or hub id), "none", or "auto" for the one that was set up. Where there is none the
+    figure says so. embedder: a sentence-transformers model for the cosine that the paper's accuracy knows.
+    """
+    formats = list(formats)
+    if unknown := [name for name in formats if name not in FORMATS]:
+        raise InputError(f"Unknown format {unknown[0]!r}. Known: {', '.join(FORMATS)}.")
+    environment = Environment.here()
+    checkpoint, note = (environment.checkpoint, environment.missing) if comet == "auto" else (comet, "not asked for")
+    checkpoint = None if comet == "none" or (comet == "auto" and environment.missing) else checkpoint
+    # What is missing is told before hours of work, not after.
+    with ExitStack() as stack:
+        scorer = None if checkpoint is None else stack.enter_context(Comet(checkpoint))
+        embed = None if embedder is None else load_embedder(embedder)
+        outcome = run_study(model, out, settings)
+        return conclude(outcome, comet=scorer, comet_note=note, embed=embed, formats=formats)
