@@ -44,8 +44,8 @@ FLAGS = {
         "--format --top --json"
     ),
     "functions": (
-        "model --data --function --ranking --k --draws --n -n --shots --factor --steps --max-new-tokens --comet "
-        "--embedder --seed --out -o --format --json"
+        "model --data --function --ranking --k --draws --n -n --train --shots --factor --steps --max-new-tokens "
+        "--comet --embedder --seed --out -o --format --json"
     ),
     "comet setup": "--checkpoint",
     "list models": "--json",

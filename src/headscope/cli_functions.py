@@ -38,6 +38,7 @@ def functions(
     k: Annotated[str, typer.Option(help="Numbers of heads to mask, separated by commas.")] = "16,32,64,128",
     draws: Annotated[int, typer.Option(min=1, help="Draws of random heads.")] = 5,
     n: Annotated[int, typer.Option("--n", "-n", min=1, help="Test questions per function.")] = 50,
+    train: Annotated[int, typer.Option(min=2, help="Questions per function to find its heads with, at most.")] = 100,
     shots: Annotated[int, typer.Option(min=0, help="Solved examples in front of each question.")] = 4,
     factor: Annotated[float, typer.Option(min=0, max=1, help="What masked heads are multiplied by.")] = 1e-3,
     steps: Annotated[str, typer.Option(help="Mask everywhere (all), or on decode steps only (decode).")] = "all",
@@ -65,8 +66,8 @@ def functions(
     formats = split(figures, "--format")
     given: dict[str, Any] = {
         "data": None if data is None else str(data), "functions": split(function, "--function") if function else None,
-        "rankings": split(ranking, "--ranking"), "ks": _numbers(k), "draws": draws, "n": n, "shots": shots,
-        "factor": factor, "steps": steps, "max_new_tokens": max_new_tokens, "seed": seed,
+        "rankings": split(ranking, "--ranking"), "ks": _numbers(k), "draws": draws, "n": n, "train": train,
+        "shots": shots, "factor": factor, "steps": steps, "max_new_tokens": max_new_tokens, "seed": seed,
     }  # fmt: skip
     folder = to or default_folder("functions", {"models": [model], **given})
 
