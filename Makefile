@@ -30,6 +30,7 @@ lint: setup
 bench: setup
 	$(BIN)/python bench/heads.py
 	$(BIN)/python bench/edges.py
+	$(BIN)/python bench/functions.py
 	$(BIN)/python bench/memory.py
 	$(BIN)/python bench/sparsify.py
 

@@ -39,6 +39,7 @@ SMALL = {
     "check": "--n 4",
     "heads": "--n 4",
     "edges": "--n 4",
+    "functions": "--n 4 --shots 1 --train 4 --k 2 --draws 1 --max-new-tokens 2",
     "sparsify": "--steps 2 --windows 32 --held-out 8 --length 12 --batch 4",
     "sparsify-report": "--n 4 --windows 8 --length 12",
 }

@@ -57,6 +57,11 @@ class Environment:
     def python(self) -> Path:
         return self.folder / "env" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
+    def worker(self, checkpoint: str) -> list[str]:
+        """The command that starts the worker. Isolated (-I): neither Headscope's path, which has other versions, nor
+        this folder, where `comet` is another module, may reach it."""
+        return [str(self.python), "-I", str(Path(__file__).with_name("comet_worker.py")), checkpoint]
+
     @property
     def ready(self) -> bool:
         return self._note.get("packages") == [list(step) for step in STEPS] and self.python.exists()
@@ -126,8 +131,7 @@ def _make(environment: Environment) -> None:
 
 def _fetch(environment: Environment, checkpoint: str) -> None:
     _refuse_missing(checkpoint)
-    worker = [str(environment.python), str(Path(__file__).with_name("comet_worker.py")), checkpoint, "--fetch"]
-    done = subprocess.run(worker, capture_output=True, text=True)
+    done = subprocess.run([*environment.worker(checkpoint), "--fetch"], capture_output=True, text=True)
     said = json.loads(done.stdout.splitlines()[-1]) if done.stdout.strip() else {"error": "no answer"}
     if "error" in said:
         raise SetupError(_no_checkpoint(checkpoint, said["error"]))
@@ -197,12 +201,9 @@ class Comet:
         return np.array(reply["scores"], float)
 
     def _start(self) -> subprocess.Popen[str]:
-        command = [str(self.environment.python), str(Path(__file__).with_name("comet_worker.py")), self.checkpoint]
-        # Headscope's own path must not reach an environment with other versions.
-        surroundings = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True, encoding="utf-8",
-            env=surroundings,
+            self.environment.worker(self.checkpoint), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said,
+            text=True, encoding="utf-8",
         )  # fmt: skip
         assert process.stdout is not None
         line = process.stdout.readline()

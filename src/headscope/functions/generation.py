@@ -5,8 +5,8 @@ for once:
 
 1. the prefix that all prompts share (solved examples) runs once per mask, and its keys and values are handed to all of
    that mask's rows; where masks act on decode steps only, once for all masks, and so do the prompts;
-2. prompts are padded on the left, between prefix and prompt, so that all rows generate in step; they go through sorted
-   by length, and unpadded where a sliding window would count padding;
+2. prompts of about one length go through together, padded on the left, between prefix and prompt, so that all rows
+   generate in step; without padding where a sliding window would count it;
 3. rows that have ended leave the batch, with their part of the cache.
 
 Shape letters: C masks, N prompts, R rows, P prefix positions, T positions, S all positions, L layers, H heads,
@@ -102,13 +102,17 @@ def generate(
 
 
 def _groups(model: Model, prompts: Sequence[list[int]], rows: int) -> list[list[int]]:
-    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-    if getattr(model.hf.config.get_text_config(), "sliding_window", None) is None:
-        return [order[i : i + rows] for i in range(0, len(order), rows)]
-    by_length: dict[int, list[int]] = {}
-    for i in order:
-        by_length.setdefault(len(prompts[i]), []).append(i)
-    return [group[i : i + rows] for group in by_length.values() for i in range(0, len(group), rows)]
+    """Prompts that go through together: of about one length, as padding costs as much as words; of exactly one where
+    the model has a sliding window."""
+    windowed = getattr(model.hf.config.get_text_config(), "sliding_window", None) is not None
+    groups: list[list[int]] = []
+    for i in sorted(range(len(prompts)), key=lambda i: len(prompts[i])):
+        shortest = len(prompts[groups[-1][0]]) if groups else 0
+        slack = 0 if windowed else max(1, shortest // 8)
+        if not groups or len(groups[-1]) == rows or len(prompts[i]) > shortest + slack:
+            groups.append([])
+        groups[-1].append(i)
+    return groups
 
 
 def _fits(model: Model, length: int) -> None:
