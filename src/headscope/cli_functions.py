@@ -42,7 +42,7 @@ def functions(
     shots: Annotated[int, typer.Option(min=0, help="Solved examples in front of each question.")] = 4,
     factor: Annotated[float, typer.Option(min=0, max=1, help="What masked heads are multiplied by.")] = 1e-3,
     steps: Annotated[str, typer.Option(help="Mask everywhere (all), or on decode steps only (decode).")] = "all",
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 16,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 8,
     comet: Annotated[
         str, typer.Option(help="COMET checkpoint (.ckpt file, folder, hub id); auto: the one set up; none.")
     ] = "auto",

@@ -57,7 +57,7 @@ class Settings:
     shots: int = 4
     factor: float = FACTOR
     steps: str = "all"
-    max_new_tokens: int = 16
+    max_new_tokens: int = 8
     alphas: Sequence[float] = (-2.0, 2.0, 5.0)
     seed: int = 0
 
