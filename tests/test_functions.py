@@ -173,7 +173,7 @@ def test_masks_on_decode_steps_only(tiny):
 def test_stop_strings_and_surprisal(tiny):
     model = hs.load(tiny("llama-gqa"))
     ((free,),) = generate(model, [PROMPTS[0]], max_new_tokens=6, stop=())
-    stop = model.tokenizer.decode([free.ids[2]])
+    stop = str(model.tokenizer.decode([free.ids[2]]))
     ((stopped,),) = generate(model, [PROMPTS[0]], max_new_tokens=6, stop=(stop,))
     assert stopped.text == free.text.split(stop)[0].strip()
     log_probs_TV = model.hf(input_ids=torch.tensor([PROMPTS[0] + free.ids])).logits[0].log_softmax(-1)

@@ -34,7 +34,7 @@ def functions(
     ] = "",
     ranking: Annotated[
         str, typer.Option(help="How to find a function's heads: probe, ablation, attribution, or several.")
-    ] = "probe,ablation",
+    ] = "probe,attribution",
     k: Annotated[str, typer.Option(help="Numbers of heads to mask, separated by commas.")] = "16,32,64,128",
     draws: Annotated[int, typer.Option(min=1, help="Draws of random heads.")] = 5,
     n: Annotated[int, typer.Option("--n", "-n", min=1, help="Test questions per function.")] = 50,

@@ -54,7 +54,7 @@ def find(name: str) -> str:
         if not files:
             raise FileNotFoundError(f"there is no .ckpt file in {name}")
         return str(files[0])
-    from comet import download_model  # pyright: ignore[reportMissingImports]
+    from comet import download_model  # pyright: ignore[reportMissingImports, reportAttributeAccessIssue]
 
     return str(download_model(name))
 
@@ -63,7 +63,7 @@ def load(path: str) -> Any:
     import logging
 
     import torch
-    from comet import load_from_checkpoint  # pyright: ignore[reportMissingImports]
+    from comet import load_from_checkpoint  # pyright: ignore[reportMissingImports, reportAttributeAccessIssue]
     from pytorch_lightning import seed_everything  # pyright: ignore[reportMissingImports]
 
     for name in logging.root.manager.loggerDict:

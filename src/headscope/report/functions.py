@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -74,7 +74,7 @@ def _draw(axes, k: np.ndarray, series: Series, colour: str) -> None:
 
 
 def _legend(has_comet: bool) -> list[Line2D]:
-    rows: list[tuple[str, str, Literal["-", "--"]]] = [("TopK Accuracy", BLUE, "-"), ("RandomK Accuracy", BLUE, "--")]
+    rows: list[tuple[str, str, Any]] = [("TopK Accuracy", BLUE, "-"), ("RandomK Accuracy", BLUE, "--")]
     if has_comet:
         rows += [("TopK Comet", RED, "-"), ("RandomK Comet", RED, "--")]
     handles = [Line2D([], [], color=c, linestyle=s, marker="o", markersize=3.5, label=label) for label, c, s in rows]

@@ -48,7 +48,7 @@ class Settings:
 
     data: str | None = None  # a file in CogQA's shape; the built-in questions if none
     functions: Sequence[str] | None = None
-    rankings: Sequence[str] = ("probe", "ablation")
+    rankings: Sequence[str] = ("probe", "attribution")
     ks: Sequence[int] = KS
     draws: int = 5
     n: int = 50  # test questions per function
