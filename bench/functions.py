@@ -20,7 +20,7 @@ from headscope.functions.generation import Interventions, generate
 from headscope.functions.masking import masks
 
 # A shared prefix of solved examples, questions of several lengths, short answers: as `headscope functions` has them.
-PREFIX, LENGTHS, NEW, PROMPTS, MASKS, PLAIN = 90, (12, 27), 4, 50, 4, 6
+PREFIX, LENGTHS, NEW, PROMPTS, MASKS, PLAIN = 90, (12, 27), 8, 50, 3, 6
 BAR = 5.0
 
 

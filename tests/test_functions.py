@@ -8,14 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from architectures import build, scale_head_by_hand
+from architectures import VOCAB, build, scale_head_by_hand
+from conftest import word_tokenizer
 from torch import Tensor
+from transformers import BertConfig, BertModel
 
 import headscope as hs
+from headscope.engine import Engine, Session
 from headscope.functions.answers import plain, same_number, score_answers
 from headscope.functions.builtin import builtin_items, builtin_questions
 from headscope.functions.causal import ablation, attribution, encode_prefix, encode_questions, telling_task
 from headscope.functions.cogqa import questions_of, read_cogqa
+from headscope.functions.embedding import embedder
 from headscope.functions.generation import Answer, Interventions, generate
 from headscope.functions.masking import choose, clipped, masks
 from headscope.functions.probe import elbow, probe
@@ -23,6 +27,7 @@ from headscope.functions.pushing import pushes
 from headscope.functions.questions import FUNCTIONS, Question, split
 from headscope.functions.states import answer_states, telling_tokens
 from headscope.interventions import patched
+from headscope.measure import AnswerTokens
 from headscope.results import Scores
 
 
@@ -209,6 +214,24 @@ def test_scores_of_answers():
     assert scores["chrf"][0] < 1 == score_answers(["ice"], ["ice"], ["x"])["chrf"][0]
 
 
+@torch.no_grad()
+def test_sentence_embeddings(tmp_path: Path):
+    hf = BertModel(
+        BertConfig(vocab_size=VOCAB, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    ).eval()
+    hf.save_pretrained(tmp_path)
+    word_tokenizer().save_pretrained(tmp_path)
+    texts = ["w5 w6 w7", "w8", "w5 w6 w7"]
+    found = embedder(str(tmp_path))(texts)
+    mean_D = hf(input_ids=torch.tensor([[5, 6, 7]])).last_hidden_state[0].mean(0)
+    np.testing.assert_allclose(found[0], mean_D / mean_D.norm(), atol=1e-5)
+    np.testing.assert_array_equal(found[0], found[2])
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
+    first_D = hf(input_ids=torch.tensor([[8]])).last_hidden_state[0, 0]
+    np.testing.assert_allclose(embedder(str(tmp_path))(texts)[1], first_D / first_D.norm(), atol=1e-5)
+
+
 def test_numbers_and_plain_texts():
     assert same_number("so it is 1,200.0 in all", "1200")
     assert same_number("-3", "-3.0")
@@ -290,6 +313,12 @@ def test_ablation_behind_the_examples(nano):
             token = task.answers[i][0]
             expected = float(plain_V[token] - without_V[token])
             assert scores.per_prompt[i, layer, head] == pytest.approx(expected, abs=1e-3)
+    plainly = Engine(nano)
+    plainly.reason = "asked to run plainly"
+    tokens = AnswerTokens.of(task, [0], nano.device)
+    keep = 1 - torch.eye(16).view(16, 4, 4)
+    slow = Session(nano, task.clean_ids[:1], tokens, start=len(prefix), engine=plainly)
+    np.testing.assert_allclose((slow.metric_B - slow.metrics(keep))[:, 0].view(4, 4), scores.per_prompt[0], atol=1e-3)
     first_order = attribution(nano, task, start=len(prefix))
     assert first_order.values.shape == (4, 4)
     assert np.corrcoef(first_order.values.ravel(), scores.values.ravel())[0, 1] > 0.3

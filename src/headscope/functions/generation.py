@@ -15,7 +15,6 @@ K head width, V vocabulary.
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -26,6 +25,7 @@ import torch
 from torch import Tensor
 
 from headscope.errors import InputError
+from headscope.functions.room import RoomCache
 from headscope.interventions import patched, shifted
 from headscope.models.model import Model
 from headscope.progress import Bar
@@ -141,16 +141,18 @@ class _Writer:
         self.ends: set[int] = {end for end in ends if end is not None}
         self.places = "position_ids" in inspect.signature(hf.forward).parameters
 
-    def begin(self, variants: range) -> Any:
+    def begin(self, variants: range) -> RoomCache:
         """The cache of the prefix: a row per variant, or one row where the prompt is left alone."""
+        cache = RoomCache(self.model.n_layers, self.max_new_tokens)
         if not self.prefix:
-            return None
+            return cache
         several = torch.tensor(variants) if self.acting.steps == "all" else torch.tensor([0])
         ids_CP = torch.tensor([self.prefix], device=self.model.device).expand(len(several), -1)
         with self._acting(several, decoding=False):
-            return self.model.hf(input_ids=ids_CP, use_cache=True, logits_to_keep=1).past_key_values
+            self.model.hf(input_ids=ids_CP, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        return cache
 
-    def answer(self, begun: Any, variants: range, prompts: list[list[int]]) -> list[Answer]:
+    def answer(self, begun: RoomCache, variants: range, prompts: list[list[int]]) -> list[Answer]:
         """The answers of some prompts under some variants, in that order (all prompts of a variant together)."""
         C, N, P = len(variants), len(prompts), len(self.prefix)
         apart = self.acting.steps == "all"
@@ -159,12 +161,10 @@ class _Writer:
         padded = [[0] * (longest - len(ids)) + ids for ids in prompts] * (C if apart else 1)
         seen = [[1] * P + [0] * (longest - len(ids)) + [1] * len(ids) for ids in prompts] * (C if apart else 1)
         ids_RT, seen_RS = (torch.tensor(rows, device=self.model.device) for rows in (padded, seen))
-        cache = copy.deepcopy(begun)
-        if cache is not None:
-            from_R = torch.arange(C).repeat_interleave(N) if apart else torch.zeros(N, dtype=torch.long)
-            cache.batch_select_indices(from_R.to(self.model.device))
+        from_R = torch.arange(C).repeat_interleave(N) if apart else torch.zeros(N, dtype=torch.long)
+        cache = begun.rows(from_R.to(self.model.device))
         with self._acting(variant_R, decoding=False):
-            logits_RV, cache = self._pass(ids_RT, seen_RS, cache)
+            logits_RV = self._pass(ids_RT, seen_RS, cache)
         if not apart:
             # So far all variants are the same: a row per prompt becomes a row per pair.
             again = torch.arange(N, device=self.model.device).repeat(C)
@@ -172,7 +172,7 @@ class _Writer:
             logits_RV, seen_RS = logits_RV[again], seen_RS[again]
         return self._decode(logits_RV, seen_RS, cache, variant_R)
 
-    def _decode(self, logits_RV: Tensor, seen_RS: Tensor, cache: Any, variant_R: Tensor) -> list[Answer]:
+    def _decode(self, logits_RV: Tensor, seen_RS: Tensor, cache: RoomCache, variant_R: Tensor) -> list[Answer]:
         ids: list[list[int]] = [[] for _ in variant_R]
         surprisal: list[list[float]] = [[] for _ in variant_R]
         texts = [""] * len(ids)
@@ -193,7 +193,7 @@ class _Writer:
                 rows = [rows[place] for place in kept]
             seen_RS = torch.cat([seen_RS, seen_RS.new_ones(len(seen_RS), 1)], dim=1)
             with self._acting(variant_R, decoding=True):
-                logits_RV, cache = self._pass(next_R[:, None], seen_RS, cache)
+                logits_RV = self._pass(next_R[:, None], seen_RS, cache)
         return [Answer(*parts) for parts in zip(texts, ids, surprisal, strict=True)]
 
     def _take(self, row: int, token: int, cost: float, ids: list, surprisal: list, texts: list[str]) -> bool:
@@ -209,13 +209,13 @@ class _Writer:
             surprisal[row].append(cost)
         return not cuts
 
-    def _pass(self, ids_RT: Tensor, seen_RS: Tensor, cache: Any) -> tuple[Tensor, Any]:
+    def _pass(self, ids_RT: Tensor, seen_RS: Tensor, cache: RoomCache) -> Tensor:
         T = ids_RT.shape[1]
         places = {"position_ids": (seen_RS.cumsum(1) - 1).clamp(min=0)[:, -T:]} if self.places else {}
         out = self.model.hf(
             input_ids=ids_RT, attention_mask=seen_RS, past_key_values=cache, use_cache=True, logits_to_keep=1, **places
         )
-        return out.logits[:, -1], out.past_key_values
+        return out.logits[:, -1]
 
     @contextmanager
     def _acting(self, variant_R: Tensor, *, decoding: bool) -> Iterator[None]:
