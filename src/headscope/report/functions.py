@@ -48,7 +48,9 @@ def function_panels(panels: Sequence[Panel], *, title: str = "", note: str = "")
         axes.xaxis.set_minor_locator(NullLocator())
         if len(panel.k) > 1:
             axes.set_xlim(panel.k[0] / 1.25, panel.k[-1] * 1.25)
-        axes.set_ylim(-0.04, 1.06)
+        # (COMET may leave the range from 0 to 1.)
+        low, high = axes.get_ylim()
+        axes.set_ylim(min(-0.04, low), max(1.06, high))
         axes.set_yticks(np.linspace(0, 1, 6))
         axes.grid(axis="y", color="0.9", linewidth=0.6)
         axes.set_axisbelow(True)
@@ -59,7 +61,9 @@ def function_panels(panels: Sequence[Panel], *, title: str = "", note: str = "")
         if place == 0:
             axes.set_ylabel("Score", fontsize=8)
     has_comet = any(panel.comet is not None for panel in panels)
-    figure.legend(handles=_legend(has_comet), loc="outside upper center", ncols=5, fontsize=7, frameon=False)
+    figure.legend(
+        handles=_legend(has_comet), loc="outside upper center", ncols=5, fontsize=7, frameon=False, handlelength=3.4
+    )
     if words := " · ".join(part for part in (title, note) if part):
         figure.supxlabel(words, fontsize=6.5, color="0.35")
     return figure
