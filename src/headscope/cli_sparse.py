@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from headscope.console import AsJson, out, print_json
 from headscope.errors import InputError
-
-out = Console(emoji=False)
 
 Folder = Annotated[Path, typer.Option("--out", "-o", help="Folder to write; a run that stopped goes on there.")]
 Text = Annotated[
@@ -104,14 +102,12 @@ def sparsify_report(
     length: Annotated[int, option("Tokens in a window.", min=2)] = 64,
     n: Annotated[int, option("Prompts per task.", min=1)] = 200,
     seed: Annotated[int, option("Seed of text and prompts; not the one of the training.")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare a sparse model with its dense origin: open edges, cross-entropy, accuracies, and random gates.
 
     Example: `headscope sparsify-report smollm2-135m smollm2-135m-sparse`
     """
-    import json
-
     from headscope.progress import shown
     from headscope.studies.sparsity import study_sparsity
 
@@ -121,7 +117,7 @@ def sparsify_report(
             dense, sparse, out=to, tasks=tasks, text=text, count=windows, length=length, n=n, seed=seed
         )
     if as_json:
-        typer.echo(json.dumps({"run": str(to), **report}, indent=2))
+        print_json({"run": str(to), **report})
         return
     table = Table("", report["dense"], report["sparse"], "random gates", title="Dense against sparse")
     table.add_row("open edges", "100 %", f"{report['connectivity']:.2%}", f"{report['random connectivity']:.2%}")
