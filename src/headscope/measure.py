@@ -16,6 +16,7 @@ from torch import Tensor
 from headscope.errors import InputError
 from headscope.models.model import Model
 from headscope.progress import bar
+from headscope.targets import target_measures
 from headscope.tasks.task import METRICS, Task
 
 # Tokens per forward pass: enough to keep a CPU busy, few enough for a laptop's memory.
@@ -125,13 +126,16 @@ class Check:
 
     @property
     def usable(self) -> bool:
-        """Whether there is behaviour to explain at all: better than chance, and gone in the corrupt prompts."""
-        return self.accuracy > 0.5 and self.metric > self.corrupt_metric
+        """Whether there is behaviour to explain at all: better than chance, and gone in the corrupt prompts (where a
+        task has none, its corrupt metric is not a number)."""
+        return self.accuracy > 0.5 and not self.metric <= self.corrupt_metric
 
 
 @torch.no_grad()
 def check(model: Model, task: Task) -> Check:
     """Run the task's clean and corrupt prompts and say how well the model does it, before anyone studies how."""
+    if task.targets:
+        return _check_targets(model, task)
     fits(model, task)
     solved, clean, corrupt = (np.empty(len(task)) for _ in range(3))
     with bar(f"{model.name} on {task.name}", len(task), unit="prompts") as shown:
@@ -145,6 +149,13 @@ def check(model: Model, task: Task) -> Check:
     return Check(
         model.name, task.name, len(task), float(solved.mean()), task.metric, float(clean.mean()), float(corrupt.mean())
     )
+
+
+def _check_targets(model: Model, task: Task) -> Check:
+    log_prob, solved = target_measures(model, task)
+    corrupt = target_measures(model, task, corrupt=True)[0].mean() if task.corrupt_ids else float("nan")
+    accuracy, metric = float(solved.mean()), float(log_prob.mean())
+    return Check(model.name, task.name, len(task), accuracy, "target log-prob", metric, float(corrupt))
 
 
 def per_prompt(
@@ -168,6 +179,11 @@ def fits(model: Model, task: Task) -> None:
     """A task made for another tokenizer, or too long for the model, is refused before anything runs."""
     if task.metric not in METRICS:
         raise InputError(f"Unknown metric {task.metric!r}. Known: {', '.join(METRICS)}.")
+    if not task.corrupt_ids:
+        raise InputError(
+            f"Task {task.name} has prompts and targets but no corrupt prompts, which scoring heads needs.\n"
+            "Use `headscope roles` for it, or a task of pairs."
+        )
     config = model.hf.config.get_text_config()
     highest = max(max(ids) for ids in task.clean_ids + task.corrupt_ids + task.answers)
     if highest >= config.vocab_size:

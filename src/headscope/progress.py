@@ -19,6 +19,7 @@ class Bar:
 
     def __init__(self, title: str, total: float | None, *, unit: str = "steps"):
         self._progress = _SHOWN.get()
+        self._title = title
         if self._progress is not None:
             self._id = self._progress.add_task(title, total=total, unit=unit)
 
@@ -29,6 +30,11 @@ class Bar:
     def reach(self, completed: float, total: float | None = None) -> None:
         if self._progress is not None:
             self._progress.update(self._id, completed=completed, total=total)
+
+    def say(self, state: str) -> None:
+        """Show how things stand behind the title."""
+        if self._progress is not None:
+            self._progress.update(self._id, description=f"{self._title}: {state}")
 
     def close(self) -> None:
         if self._progress is not None:

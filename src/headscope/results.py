@@ -1,6 +1,6 @@
 """The records that cross borders, and the run folder that keeps them.
 
-`Scores`, `Circuit` and `Curve` are frozen, hold NumPy arrays, and are saved as one safetensors file each: arrays as
+`Scores`, `Circuit`, `Curve`, `Roles` and the others are frozen, hold NumPy arrays, and are saved as one safetensors file each: arrays as
 tensors, everything else as JSON in the file's metadata. Nothing is ever pickled. All writes go to a temporary file
 in the same folder, then take the final name in one step, so a reader never meets half a file.
 """
@@ -149,6 +149,54 @@ class Circuit(Record):
 
     def __len__(self) -> int:
         return int(self.keep.sum())
+
+
+@dataclass(frozen=True)
+class Roles(Record):
+    """Gates of every head fitted by causal head gating, for each seed, and the scores that follow from them."""
+
+    model: str
+    task: str
+    g_plus: np.ndarray  # (S, L, H), pressed to keep
+    g_minus: np.ndarray  # (S, L, H), pressed to remove
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def facilitation(self) -> np.ndarray:
+        """(S, L, H): the head stays open though pressed shut."""
+        return self.g_minus
+
+    @property
+    def interference(self) -> np.ndarray:
+        """(S, L, H): the head stays shut though pressed open."""
+        return 1 - self.g_plus
+
+    @property
+    def irrelevance(self) -> np.ndarray:
+        """(S, L, H): the head goes wherever it is pressed."""
+        return self.g_plus * (1 - self.g_minus)
+
+
+@dataclass(frozen=True)
+class Ablation(Record):
+    """Change of the target's log-probability when the k heads of highest score are shut instead of opened."""
+
+    model: str
+    task: str
+    k: np.ndarray  # (P,)
+    change: np.ndarray  # (R, S, P, N): by score in the order of ROLES, seed, k and held-out prompt
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def mean(self, role: str) -> np.ndarray:
+        """(P,), over prompts and seeds."""
+        return self.by_seed(role).mean(axis=0)
+
+    def by_seed(self, role: str) -> np.ndarray:
+        """(S, P), over prompts."""
+        return self.change[ROLES.index(role)].mean(axis=-1)
+
+
+ROLES = ("facilitation", "irrelevance", "interference")
 
 
 # Circuit sizes, as shares of all components, at which the field compares curves (MIB).

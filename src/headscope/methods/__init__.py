@@ -1,4 +1,4 @@
-"""Scoring methods: a file each, one signature, `(model, task, *, ...) -> Scores`, or `EdgeScores` for edges."""
+"""Scoring methods: a file each, one signature, `(model, task, *, ...) -> Scores`, or `EdgeScores` for edges, or `Roles`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from headscope.methods.eap import eap
 from headscope.methods.eap_ig import eap_ig
 from headscope.methods.edge_patching import edge_patching
 from headscope.methods.edge_random import edge_random
+from headscope.methods.gating import gating
 from headscope.methods.gradient import gradient
 from headscope.methods.patching import patching
 from headscope.methods.random import random
@@ -19,7 +20,7 @@ from headscope.results import EdgeScores, Scores
 
 __all__ = [
     "EDGE_METHODS", "METHODS", "ablation", "attribution", "attribution_ig", "eap", "eap_ig", "edge_method",
-    "edge_patching", "edge_random", "gradient", "method", "patching", "random",
+    "edge_patching", "edge_random", "gating", "gradient", "method", "patching", "random",
 ]  # fmt: skip
 
 METHODS: dict[str, Callable[..., Scores]] = {

@@ -14,7 +14,10 @@ from headscope.results import Curve, Scores, whole_file
 FORMATS = ("png", "svg", "pdf")
 
 # How tasks are called in figures.
-TITLES = {"ioi": "IOI", "ioi-long": "IOI Long", "greater-than": "Greater Than", "docstring": "Docstring"}
+TITLES = {
+    "ioi": "IOI", "ioi-long": "IOI Long", "greater-than": "Greater Than", "docstring": "Docstring", "syntax": "Syntax",
+    "common-sense": "Common Sense", "common-sense-letters": "Common Sense (letters)", "math": "Math",
+}  # fmt: skip
 
 
 def save_figure(figure: Figure, path: Path) -> Path:

@@ -7,23 +7,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headscope.errors import InputError
+from headscope.tasks.common_sense import common_sense, common_sense_letters
 from headscope.tasks.docstring import docstring
 from headscope.tasks.greater_than import greater_than
 from headscope.tasks.ioi import ioi
 from headscope.tasks.ioi_long import ioi_long
 from headscope.tasks.jsonl import jsonl
+from headscope.tasks.math import math
+from headscope.tasks.syntax import syntax
 from headscope.tasks.task import Task
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["TASKS", "Task", "docstring", "greater_than", "ioi", "ioi_long", "jsonl", "make_task"]
+__all__ = [
+    "TASKS", "Task", "common_sense", "common_sense_letters", "docstring", "greater_than", "ioi", "ioi_long", "jsonl",
+    "make_task", "math", "syntax",
+]  # fmt: skip
 
 TASKS: dict[str, Callable[..., Task]] = {
     "ioi": ioi,
     "ioi-long": ioi_long,
     "greater-than": greater_than,
     "docstring": docstring,
+    "syntax": syntax,
+    "common-sense": common_sense,
+    "common-sense-letters": common_sense_letters,
+    "math": math,
 }
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -61,6 +61,9 @@ class Task:
 
     metric is "logit-diff" (best answer's logit - best wrong one's), "prob-diff" (P(answers) - P(wrong)) or
     "log-prob" (log P(answers)). The ids are what `tokenizer(text)["input_ids"]` gives, special tokens included.
+
+    A task of targets has, for each prompt, a target of one or more tokens and maybe foils, wrong targets to choose
+    against; it may do without corrupt prompts. A task without targets has its answers as targets of one token.
     """
 
     name: str
@@ -73,6 +76,8 @@ class Task:
     wrong: list[list[int]]
     tokenizer: str
     seed: int | None
+    targets: list[list[int]] = field(default_factory=list)
+    foils: list[list[list[int]]] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.clean)
@@ -80,14 +85,16 @@ class Task:
     @property
     def description(self) -> str:
         seed = "" if self.seed is None else f", seed {self.seed}"
-        return f"{self.name}: {len(self)} pairs, {self.metric}, tokenizer {self.tokenizer}{seed}"
+        what = "prompts with targets" if self.targets else "pairs"
+        return f"{self.name}: {len(self)} {what}, {self.metric}, tokenizer {self.tokenizer}{seed}"
 
     def take(self, which: slice | Iterable[int]) -> Task:
         """The task reduced to some of its pairs, given as a slice or as indices in the wanted order."""
         rows = range(len(self))[which] if isinstance(which, slice) else list(which)
 
         def pick(column: list[Any]) -> list[Any]:
-            return [column[row] for row in rows]
+            # (A task may have no corrupt prompts, or no targets.)
+            return [column[row] for row in rows] if column else []
 
         return replace(
             self,
@@ -97,6 +104,8 @@ class Task:
             corrupt_ids=pick(self.corrupt_ids),
             answers=pick(self.answers),
             wrong=pick(self.wrong),
+            targets=pick(self.targets),
+            foils=pick(self.foils),
         )
 
 
