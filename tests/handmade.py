@@ -12,6 +12,8 @@ answer: taking its output from the corrupt run gives the corrupt answer, and not
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from conftest import word_tokenizer
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -69,3 +71,40 @@ def handmade_task() -> Task:
     clean, corrupt = [[A, X, X, Q], [B, X, X, Q]], [[B, X, X, Q], [A, X, X, Q]]
     texts = [[" ".join(f"w{token}" for token in ids) for ids in side] for side in (clean, corrupt)]
     return Task("copy", "logit-diff", texts[0], texts[1], clean, corrupt, [[A], [B]], [[B], [A]], "words", None)
+
+
+HELPS, HARMS, IDLE_HEADS = (0, 0), (0, 1), [(0, 2), (0, 3)]
+
+
+@torch.no_grad()
+def three_roles() -> Model:
+    """One layer of four heads on prompts [A or B, Q], whose target is the first token again. L0.H0 copies that token to
+    where the unembedding reads it; L0.H1 says X whatever the prompt; the other two write nothing at all."""
+    config = GPT2Config(
+        vocab_size=4, n_positions=4, n_embd=WIDTH, n_layer=1, n_head=4, tie_word_embeddings=False,
+        bos_token_id=0, eos_token_id=3,
+    )  # fmt: skip
+    hf = GPT2LMHeadModel(config).eval()
+    for name, parameter in hf.named_parameters():
+        parameter.fill_(1.0 if "ln_" in name and name.endswith("weight") else 0.0)
+    body, width = hf.transformer, WIDTH // 4
+    attention: Any = body.h[0].attn
+    body.wte.weight[:, TOKEN : TOKEN + 4] = torch.eye(4)
+    body.wpe.weight[:, POSITION : POSITION + 4] = torch.eye(4)
+    attention.c_attn.weight[POSITION + 1, 0] = attention.c_attn.weight[POSITION, WIDTH] = 5.0
+    for i in range(2):
+        attention.c_attn.weight[TOKEN + i, 2 * WIDTH + 1 + i] = 1.0
+        attention.c_proj.weight[1 + i, FIRST + i] = 1.0
+        hf.lm_head.weight[i, FIRST + i] = 1.0
+    attention.c_attn.bias[2 * WIDTH + width] = 1.0
+    attention.c_proj.weight[width, SECOND] = 1.0
+    hf.lm_head.weight[X, SECOND] = 2.0
+    return Model("three-roles", hf, word_tokenizer(4), install(hf))
+
+
+def three_roles_task() -> Task:
+    """The two prompts that there are."""
+    return Task(
+        "first", "log-prob", ["w0 w3", "w1 w3"], [], [[A, Q], [B, Q]], [], [[A], [B]], [[], []], "words", None,
+        targets=[[A], [B]],
+    )  # fmt: skip

@@ -48,6 +48,7 @@ FLAGS = {
         "--comet --embedder --seed --out -o --format --json"
     ),
     "comet setup": "--checkpoint",
+    "roles": ("models --task -t --seeds --preset --n -n --held-out --compare --forget --seed --out -o --format --json"),
     "list models": "--json",
     "list tasks": "--json",
     "list methods": "--json",

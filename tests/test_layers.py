@@ -18,7 +18,7 @@ ROOT = Path(headscope.__file__).parent
 # From the roof to the cellar. A module imports from floors below its own, never from its own or above.
 FLOORS = [
     {"cli"},
-    {"cli_functions", "cli_sparse"},
+    {"cli_functions", "cli_roles", "cli_sparse"},
     {"console"},
     {"studies"},
     {"report"},
@@ -27,8 +27,9 @@ FLOORS = [
     {"edges", "fills", "gradients"},
     {"components"},
     {"engine"},
-    {"parts"},
+    {"parts", "gates"},
     {"interventions", "measure", "registration"},
+    {"targets"},
     {"models", "tasks"},
     {"attention"},
     {"gate"},

@@ -6,20 +6,21 @@ Nothing here imports torch until a command needs it, so that help and lists answ
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
-from headscope import cli_functions, cli_sparse
-from headscope.console import AsJson, Formats, Out, Seed, err, out
+from headscope import cli_functions, cli_roles, cli_sparse
+from headscope.console import AsJson, Formats, Models, Out, Prompts, Seed, Signed, Tasks, Threshold, err, out
 from headscope.console import default_folder as _default_folder
 from headscope.console import plain as _plain
 from headscope.console import print_json as _print_json
 from headscope.console import split as _split
-from headscope.errors import HeadscopeError, InputError
+from headscope.console import task_names as _task_names
+from headscope.console import warn_unusable as _warn_unusable
+from headscope.errors import HeadscopeError
 
 if TYPE_CHECKING:
     from headscope.results import EdgeScores, Scores
@@ -34,24 +35,6 @@ app = typer.Typer(
     "Start with `headscope heads smollm2-135m --task ioi`: it fetches a small real model, "
     "checks that it does the task, scores every head and draws the head map.",
 )
-
-Models = Annotated[
-    list[str],
-    typer.Argument(
-        help="Built-in names (see `headscope list models`), folders, GGUF files or hub ids.", show_default=False
-    ),
-]
-Tasks = Annotated[
-    str, typer.Option("--task", "-t", help="Task names separated by commas (`headscope list tasks`), or a .jsonl file.")
-]
-Prompts = Annotated[int, typer.Option("--n", "-n", min=1, help="Prompt pairs per task.")]
-Signed = Annotated[
-    bool,
-    typer.Option(
-        "--signed", help="Rank from most positive to most negative, not by absolute score; gives CPR instead of CMD."
-    ),
-]
-Threshold = Annotated[float, typer.Option(help="Explained effect at which curves are compared.")]
 
 
 @app.command()
@@ -208,6 +191,7 @@ def edges(
         out.print(_plain(line), soft_wrap=True, highlight=False)
 
 
+app.command()(cli_roles.roles)
 cli_functions.register(app)
 cli_sparse.register(app)
 
@@ -250,17 +234,6 @@ def main() -> None:
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(1)
-
-
-def _task_names(text: str) -> list[str]:
-    """Misspelt tasks are told before a model is loaded."""
-    from headscope.tasks import TASKS
-
-    names = _split(text, "--task")
-    for name in names:
-        if name not in TASKS and not name.endswith(".jsonl"):
-            raise InputError(f"Unknown task {name!r}. Known: {', '.join(TASKS)}, or a path to a .jsonl file.")
-    return names
 
 
 def _print_study(study: HeadStudy | EdgeStudy, curves: list[dict], top: int, threshold: float, what: str) -> None:
@@ -326,16 +299,6 @@ def _study_as_dict(study: HeadStudy | EdgeStudy, curves: list[dict], top: int, w
         "multipliers": [{"task": task, "against": label, **asdict(m)} for task, label, m in study.multipliers],
         "figures": [str(path) for path in study.figures],
     }
-
-
-def _warn_unusable(results: Iterable) -> None:
-    for r in results:
-        if not r.usable:
-            err.print(
-                f"[yellow]Note:[/] {r.model} does not do {r.task}: accuracy {r.accuracy:.2f}, metric {r.metric:.3f} "
-                f"clean and {r.corrupt_metric:.3f} corrupt. Scores of its heads explain nothing.",
-                soft_wrap=True,
-            )
 
 
 def _print_list(title: str, rows: dict[str, str], as_json: bool) -> None:

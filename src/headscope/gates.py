@@ -1,8 +1,8 @@
 """Fitting gates: many matrices of head gates at once, as rows of one batch, by Adam on the log-probability of targets.
 
-A `Fit` holds C gate matrices as logits m_CLH (gate = sigmoid(m)) with Adam's moments, and is all there is to save: which
-prompts an update sees follows from the seed of a matrix and the number of the update. Every matrix has its own batches
-and its own gradient clipping, so that fitting several together is fitting each alone.
+A `Fit` holds C gate matrices as logits m_CLH (gate = sigmoid(m)) with Adam's moments, and is all there is to save: the
+prompts that an update sees follow from the seed of a matrix and the number of the update. Every matrix has its own
+batches and its own gradient clipping, so that fitting several together is fitting each alone.
 
 Shape letters: C gate matrices, B prompts per matrix and update, R = C * B rows, P target positions, L layers, H heads.
 """
@@ -10,7 +10,7 @@ Shape letters: C gate matrices, B prompts per matrix and update, R = C * B rows,
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,10 +67,10 @@ class Fit:
 
     @classmethod
     def start(cls, model: Model, seeds: list[int]) -> Fit:
-        """Gates uniform in (0, 1)."""
+        """Gates uniform in (0, 1), as far as the clip allows: beyond it nothing would ever press an idle head."""
         gates = [np.random.default_rng([seed, 0]).uniform(size=(model.n_layers, model.n_heads)) for seed in seeds]
-        gates_CLH = torch.tensor(np.stack(gates), dtype=torch.float32).clamp(1e-4, 1 - 1e-4)
-        return cls(gates_CLH.logit(), seeds)
+        m_CLH = torch.tensor(np.stack(gates), dtype=torch.float32).logit().clamp(-CLIP + 0.01, CLIP - 0.01)
+        return cls(m_CLH, seeds)
 
     def again(self, copies: int) -> Fit:
         """A fresh fit from where this one ended, each matrix `copies` times, one set after the other."""
@@ -109,24 +109,18 @@ class Fit:
             raise InputError(f"{path} is no checkpoint of a fit: {error}. Delete it to start anew.") from error
 
 
-def batch_rows(n: int, batch: int, seed: int, update: int, *, pool: int | None = None) -> list[int]:
-    """Which prompts a matrix sees at an update: all prompts in a random order, then all in another, and so on.
-
-    pool: draw from this many prompts only, chosen by the seed.
-    """
-    chosen = np.random.default_rng([seed, 2]).permutation(n)[:pool]
+def batch_rows(n: int, batch: int, seed: int, update: int) -> list[int]:
+    """Which prompts a matrix sees at an update: all prompts in a random order, then all in another, and so on."""
     rows: list[int] = []
     for place in range(update * batch, (update + 1) * batch):
-        order = np.random.default_rng([seed, 1, place // len(chosen)]).permutation(len(chosen))
-        rows.append(int(chosen[order[place % len(chosen)]]))
+        order = np.random.default_rng([seed, 1, place // n]).permutation(n)
+        rows.append(int(order[place % n]))
     return rows
 
 
-def target_loss(
-    model: Model, task: Task, gate_CLH: Tensor, rows_CB: list[list[int]]
-) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Mean log P of target tokens under each matrix, over its prompts: in parts of some matrices, each (which matrices,
-    (C',) log P with gradients, the same detached)."""
+def target_loss(model: Model, task: Task, gate_CLH: Tensor, rows_CB: list[list[int]]) -> Iterator[tuple[slice, Tensor]]:
+    """Mean log P of target tokens under each matrix, over its prompts, with gradients: in parts of some matrices, each
+    with which they are."""
     targets, B = targets_of(task), len(rows_CB[0])
     lengths = [max(len(task.clean_ids[i]) + len(targets[i]) for i in rows) for rows in rows_CB]
     tokens = TOKENS.get(model.device.type, TOKENS["cuda"])
@@ -140,10 +134,8 @@ def target_loss(
             log_P = log_probs(model, batch)
         # Each prompt counts the same, however long its target.
         weight_P = 1.0 / batch.length_B[batch.row_P]
-        log_C = torch.zeros(part.stop - part.start, device=log_P.device).index_add(
-            0, batch.row_P // B, log_P * weight_P
-        )
-        yield part, log_C / B, log_C.detach().cpu() / B
+        total_C = log_P.new_zeros(part.stop - part.start).index_add(0, batch.row_P // B, log_P * weight_P)
+        yield part, total_C / B
 
 
 def press(m_CLH: Tensor, lam_C: Tensor) -> Tensor:
@@ -165,20 +157,13 @@ def frozen(model: Model) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
-def gate_gradient(
-    model: Model, task: Task, m_CLH: Tensor, rows_CB: list[list[int]], sign: Callable[[Tensor], Tensor] | None = None
-) -> tuple[Tensor, Tensor]:
-    """Gradient of the loss -mean log P(target) at the gate logits, (C, L, H), and mean log P of each matrix, (C,).
-
-    sign: what the log P's gradient is multiplied with, by matrix, given log P; -1 unless told.
-    """
+def gate_gradient(model: Model, task: Task, m_CLH: Tensor, rows_CB: list[list[int]]) -> tuple[Tensor, Tensor]:
+    """Gradient of -mean log P(target) at the gate logits, (C, L, H), and mean log P of each matrix, (C,)."""
     gradient_CLH, value_C = torch.empty_like(m_CLH), torch.empty(len(m_CLH))
     with torch.enable_grad():
         leaf_CLH = m_CLH.clone().requires_grad_()
         gate_CLH = leaf_CLH.sigmoid()
-        for part, log_C, plain_C in target_loss(model, task, gate_CLH, rows_CB):
-            factor_C = -torch.ones_like(plain_C) if sign is None else sign(plain_C)
-            total = (log_C * factor_C.to(log_C)).sum()
-            (found,) = torch.autograd.grad(total, leaf_CLH, retain_graph=part.stop < len(m_CLH))
-            gradient_CLH[part], value_C[part] = found[part].detach(), plain_C
+        for part, log_C in target_loss(model, task, gate_CLH, rows_CB):
+            (found,) = torch.autograd.grad(-log_C.sum(), leaf_CLH, retain_graph=part.stop < len(m_CLH))
+            gradient_CLH[part], value_C[part] = found[part], log_C.detach().cpu()
     return gradient_CLH, value_C

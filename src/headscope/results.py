@@ -1,8 +1,8 @@
 """The records that cross borders, and the run folder that keeps them.
 
-`Scores`, `Circuit`, `Curve`, `Roles` and the others are frozen, hold NumPy arrays, and are saved as one safetensors file each: arrays as
-tensors, everything else as JSON in the file's metadata. Nothing is ever pickled. All writes go to a temporary file
-in the same folder, then take the final name in one step, so a reader never meets half a file.
+`Scores`, `Circuit`, `Curve`, `Roles` and the others are frozen, hold NumPy arrays, and are saved as one safetensors
+file each: arrays as tensors, everything else as JSON in the file's metadata. Nothing is ever pickled. All writes go to
+a temporary file in the same folder, then take the final name in one step, so a reader never meets half a file.
 """
 
 from __future__ import annotations

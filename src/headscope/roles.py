@@ -41,7 +41,7 @@ def classes(roles: Roles) -> np.ndarray:
 
 
 def spread(roles: Roles) -> dict[str, dict[str, float]]:
-    """By role: the share of heads that have it (mean over seeds), and that have it in all, some or none of the seeds."""
+    """By role: the share of heads that have it (mean over seeds), and that have it in all, some or none of them."""
     found = {}
     for role in ROLES:
         has_SLH = getattr(roles, role) >= THRESHOLD
@@ -115,7 +115,7 @@ def ablate(model: Model, task: Task, roles: Roles, *, k: list[int] | None = None
     """The ablation curves of the three scores on the prompts of `task`, which the gates should not have seen."""
     refuse_unfit(model, task)
     S, L, H = roles.g_plus.shape
-    if (L, H) != (model.n_layers, model.n_heads):
+    if roles.g_plus.shape[1:] != (model.n_layers, model.n_heads):
         raise InputError(f"These roles are of {L} x {H} heads; {model.name} has {model.n_layers} x {model.n_heads}.")
     counts = sorted({at for at in (POINTS if k is None else k) if 0 <= at <= L * H})
     base_SLH = torch.from_numpy(roles.g_plus).float()
@@ -182,7 +182,7 @@ class _Repeated:
 @torch.no_grad()
 def head_effects(model: Model, task: Task) -> Scores:
     """Exact activation patching for targets of several tokens: what log P of the target loses when one head takes its
-    output from the corrupt prompt followed by the same target (or becomes zero, where a task has no corrupt prompts)."""
+    output from the corrupt prompt followed by the same target (where there are no corrupt prompts: becomes zero)."""
     refuse_unfit(model, task)
     L, H = model.n_layers, model.n_heads
     fill = "corrupt" if task.corrupt_ids else "zero"

@@ -3,8 +3,8 @@
 Rows of different lengths are padded on the right, where a causal model never looks. Logits are computed at the
 positions that predict a target token and nowhere else: the unembedding is handed those positions only.
 
-Shape letters: N prompts, B rows of a batch, T positions, P positions that predict a target token, A tokens that would be
-right there (one, but for tasks whose answers are a set), D stream width, V vocabulary.
+Shape letters: N prompts, B rows of a batch, T positions, P positions that predict a target token, A tokens that would
+be right there (one, but for tasks whose answers are a set), D stream width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def token_log_probs(model: Model, batch: TargetBatch) -> tuple[Tensor, Tensor]:
     with _only_at(model, batch.row_P, batch.position_P) as narrowed:
         logits = model.hf(input_ids=batch.ids_BT, use_cache=False).logits
     logits_PV = logits[0] if narrowed() else logits[batch.row_P, batch.position_P]
-    all_PV = logits_PV.float().log_softmax(-1)
+    half = logits_PV.dtype in (torch.float16, torch.bfloat16)
+    all_PV = (logits_PV.float() if half else logits_PV).log_softmax(-1)
     right_PA = all_PV.gather(-1, batch.right_PA).masked_fill(~batch.has_PA, -torch.inf)
     best_P = logits_PV.detach().argmax(-1, keepdim=True)
     return right_PA.logsumexp(-1), ((batch.right_PA == best_P) & batch.has_PA).any(-1)

@@ -1,4 +1,4 @@
-"""Scoring methods: a file each, one signature, `(model, task, *, ...) -> Scores`, or `EdgeScores` for edges, or `Roles`."""
+"""Scoring methods: a file each, one signature, `(model, task, *, ...) -> Scores` (or `EdgeScores`, or `Roles`)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from headscope.errors import InputError
 from headscope.methods.ablation import ablation
 from headscope.methods.attribution import attribution
 from headscope.methods.attribution_ig import attribution_ig
+from headscope.methods.contrastive import contrastive
 from headscope.methods.eap import eap
 from headscope.methods.eap_ig import eap_ig
 from headscope.methods.edge_patching import edge_patching
@@ -19,8 +20,8 @@ from headscope.methods.random import random
 from headscope.results import EdgeScores, Scores
 
 __all__ = [
-    "EDGE_METHODS", "METHODS", "ablation", "attribution", "attribution_ig", "eap", "eap_ig", "edge_method",
-    "edge_patching", "edge_random", "gating", "gradient", "method", "patching", "random",
+    "EDGE_METHODS", "METHODS", "ablation", "attribution", "attribution_ig", "contrastive", "eap", "eap_ig",
+    "edge_method", "edge_patching", "edge_random", "gating", "gradient", "method", "patching", "random",
 ]  # fmt: skip
 
 METHODS: dict[str, Callable[..., Scores]] = {

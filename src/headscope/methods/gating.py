@@ -12,8 +12,8 @@ norm clipped at 1:
 
     facilitation = G-,  interference = 1 - G+,  irrelevance = G+ * (1 - G-)
 
-Cost: one forward and one backward pass per prompt, update and gate matrix; the gates of all seeds are rows of one batch,
-G+ and G- of all seeds likewise. Logits only where a target token is predicted.
+Cost: one forward and one backward pass per prompt, update and gate matrix; the gates of all seeds are rows of one
+batch, G+ and G- of all seeds likewise. Logits only where a target token is predicted.
 
 Departures: log P is averaged over each target's tokens and then over prompts; every seed draws its own batches; the
 preset `cpu` takes far fewer updates, smaller batches and larger steps than the paper's (docs/roles.md shows what
@@ -39,8 +39,6 @@ from headscope.targets import refuse_unfit
 from headscope.tasks.task import Task
 
 LAM = 0.1
-# Seconds between checkpoints.
-SAVE_EVERY = 20.0
 
 
 @dataclass(frozen=True)
@@ -50,11 +48,10 @@ class Preset:
     free: Stage
     pressed: Stage
     batch: int
-    pool: int | None = None  # prompts that a seed draws its batches from; all of them if None
 
 
 PRESETS = {
-    "cpu": Preset(Stage(16, (0.6, 0.2)), Stage(24, (0.8, 0.3)), batch=8, pool=8),
+    "cpu": Preset(Stage(16, (0.6, 0.1)), Stage(24, (0.8, 0.1)), batch=8),
     "paper": Preset(Stage(500, (0.1, 0.01)), Stage(500, (0.5, 0.1)), batch=64),
 }
 
@@ -72,12 +69,14 @@ def gating(
     seeds: int | list[int] = 3,
     preset: str | Preset = "cpu",
     checkpoint: str | Path | None = None,
+    every: float = 20.0,
 ) -> Roles:
     """Fit gates that keep the target likely while pressed to keep heads (G+) and to remove them (G-).
 
     seeds: how many fits, or their seeds; each starts from its own gates and draws its own batches.
     preset: "cpu" (quick), "paper", or a Preset of your own.
     checkpoint: a file in which the fit is kept as it goes; a killed fit goes on from it, and it is removed at the end.
+    every: seconds between checkpoints.
     """
     how = preset_of(preset) if isinstance(preset, str) else preset
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
@@ -99,7 +98,7 @@ def gating(
                 continue
             if number > stage:
                 fit = fit.again(2)
-            _fit(model, task, fit, plan, lam_C, how, shown, path, {**about, "stage": number})
+            _fit(model, task, fit, plan, lam_C, how, shown, path, every, {**about, "stage": number})
     S = len(numbers)
     gates = fit.m_CLH.sigmoid().numpy()
     settings = {
@@ -136,20 +135,20 @@ def _as_json(value: dict[str, Any]) -> dict[str, Any]:
 
 def _fit(
     model: Model, task: Task, fit: Fit, plan: Stage, lam_C: torch.Tensor, how: Preset, shown: Bar, path: Path | None,
-    about: dict[str, Any],
+    every: float, about: dict[str, Any],
 ) -> None:  # fmt: skip
     """The rest of one stage, in place."""
     saved = time.monotonic()
     offset = 10_000 * about["stage"]
     while fit.update < plan.updates:
-        rows_CB = [batch_rows(len(task), how.batch, seed, fit.update + offset, pool=how.pool) for seed in fit.seeds]
+        rows_CB = [batch_rows(len(task), how.batch, seed, fit.update + offset) for seed in fit.seeds]
         gradient_CLH, log_C = gate_gradient(model, task, fit.m_CLH, rows_CB)
         rate = plan.rate_at(fit.update)
         fit.step(gradient_CLH + press(fit.m_CLH, lam_C), rate)
         fit.losses.append((-log_C).tolist())
         shown.say(f"loss {-log_C.mean():.3f}, {fit.share_open:.0%} open")
         shown.advance()
-        if path is not None and time.monotonic() - saved > SAVE_EVERY:
+        if path is not None and time.monotonic() - saved > every:
             fit.save(path, about)
             saved = time.monotonic()
     if path is not None:

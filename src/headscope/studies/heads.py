@@ -110,7 +110,8 @@ def distinct(names: list[str]) -> list[str]:
     """Short names that tell models (or tasks) apart: the last part of a path, more of it where that is not enough."""
     if twice := [name for name in names if names.count(name) > 1]:
         raise InputError(f"{twice[0]} is named twice. Name everything once.")
-    paths = [Path(name.removesuffix(".gguf").removesuffix(".jsonl")) for name in names]
+    bare = [name.removeprefix("hub:").replace(":", "-").removesuffix(".gguf") for name in names]
+    paths = [Path(name.removesuffix(".jsonl").removesuffix(".json")) for name in bare]
     for depth in range(1, max(len(path.parts) for path in paths) + 1):
         short = ["-".join(path.parts[-depth:]).strip("-/") for path in paths]
         if len(set(short)) == len(names):
@@ -120,7 +121,7 @@ def distinct(names: list[str]) -> list[str]:
 
 def file_hashes(tasks: list[str]) -> dict[str, str]:
     """SHA-256 of the files among the tasks: a run is not resumed with a file that has changed."""
-    files = [Path(name) for name in tasks if name.endswith(".jsonl") and Path(name).is_file()]
+    files = [Path(name) for name in tasks if name.endswith((".jsonl", ".json")) and Path(name).is_file()]
     return {f"sha256 of {file.name}": hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in files}
 
 

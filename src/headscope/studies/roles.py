@@ -1,11 +1,12 @@
-"""The role study: which heads facilitate a task, interfere with it or are irrelevant, and what taking each kind away does.
+"""The role study: which heads facilitate a task, interfere with it or are irrelevant, and what taking them away does.
 
 1. Load each model once; make each task with its tokenizer; split its prompts into those that gates are fitted on and
    held-out ones; check on the held-out ones how well the model does. A task that it does not do ends here, and says so.
 2. Fit the gates by causal head gating, all seeds at once; save the roles.
 3. Ablate heads in the order of each score on the held-out prompts; save the curves.
 4. Patch every head exactly on some held-out prompts, to set beside facilitation.
-5. Draw the grid of curves (a row per task, a column per model), the distributions of scores, and role maps.
+5. On request, fit gates that keep each task and forget another, and say how well both are still done.
+6. Draw the grid of curves (a row per task, a column per model), the distributions of scores, and role maps.
 
 Every record is a unit of the run folder, and a fit keeps a checkpoint: a killed run resumes where it was.
 """
@@ -23,6 +24,7 @@ import numpy as np
 from headscope.errors import InputError
 from headscope.graph import head_name
 from headscope.measure import Check
+from headscope.methods.contrastive import Contrast, contrastive
 from headscope.methods.gating import gating, preset_of
 from headscope.models import Model, load
 from headscope.report.figures import FORMATS, save_figure
@@ -45,6 +47,7 @@ class RoleStudy:
     roles: list[Roles]
     ablations: list[Ablation]
     effects: list[Scores]
+    contrasts: list[Contrast]
     figures: list[Path]
 
     def as_dict(self) -> dict[str, Any]:
@@ -59,14 +62,13 @@ class RoleStudy:
             ],
             "agreement": [{"task": t, "models": [a, b], **found} for t, a, b, found in self.agreements()],
             "patching": [{"model": m, "task": t, **found} for m, t, found in self.comparisons()],
+            "contrasts": [c.summary() for c in self.contrasts],
             "figures": [str(path) for path in self.figures],
         }
 
     def agreements(self) -> list[tuple[str, str, str, dict[str, float]]]:
         """(task, model, other model, how alike) for every two models on a task."""
-        return [
-            (a.task, a.model, b.model, agreement(a, b)) for a, b in combinations(self.roles, 2) if a.task == b.task
-        ]
+        return [(a.task, a.model, b.model, agreement(a, b)) for a, b in combinations(self.roles, 2) if a.task == b.task]
 
     def comparisons(self) -> list[tuple[str, str, dict[str, Any]]]:
         """(model, task, facilitation against exact patching)."""
@@ -81,7 +83,8 @@ def curve_at(ablation: Ablation, role: str) -> dict[str, list[float]]:
 
 def study_roles(
     models: list[str], tasks: list[str], *, out: Path, seeds: int = 3, preset: str = "cpu", n: int = 64,
-    held_out: int = 12, compare: int = 8, seed: int = 0, formats: Iterable[str] = ("png", "svg", "pdf"),
+    held_out: int = 12, compare: int = 8, forget: str | None = None, seed: int = 0,
+    formats: Iterable[str] = ("png", "svg", "pdf"),
 ) -> RoleStudy:  # fmt: skip
     """Run the study, or go on with it, in the folder `out`."""
     formats = list(formats)
@@ -90,10 +93,10 @@ def study_roles(
         raise InputError(f"Unknown format {unknown[0]!r}. Known: {', '.join(FORMATS)}.")
     settings = {
         "models": models, "tasks": tasks, "seeds": seeds, "preset": preset, "n": n, "held_out": held_out,
-        "compare": compare, "seed": seed, **file_hashes(tasks),
+        "compare": compare, "seed": seed, **({"forget": forget} if forget else {}), **file_hashes(tasks),
     }  # fmt: skip
     run = Run.open(out, command="roles", settings=settings)
-    checks, all_roles, ablations, effects = [], [], [], []
+    checks, all_roles, ablations, effects, contrasts = [], [], [], [], []
     for model, fitted, held, stem in split_subjects(run, models, tasks, n=n, held_out=held_out, seed=seed):
         found = checked(run, f"check-{stem}.json", model, held)
         checks.append(found)
@@ -107,9 +110,14 @@ def study_roles(
         make = lambda mo=model, t=held, r=roles, k=points: ablate(mo, t, r, k=k)  # noqa: E731
         ablations.append(unit(run, f"ablation-{stem}", Ablation, make))
         if compare:
-            make = lambda mo=model, t=held.take(slice(compare)): head_effects(mo, t)  # noqa: E731
+            make = lambda mo=model, t=held: head_effects(mo, t.take(slice(compare)))  # noqa: E731
             effects.append(unit(run, f"effects-{stem}", Scores, make))
-    study = RoleStudy(run.folder, checks, all_roles, ablations, effects, [])
+        if forget is not None:
+            other = split(make_task(forget, model.tokenizer, n=n + held_out, seed=seed), held_out)
+            both = {"seeds": seeds, "preset": preset, "held_out": (held, other[1])}
+            make = lambda mo=model, a=fitted, b=other[0], o=both: contrastive(mo, a, b, **o)  # noqa: E731
+            contrasts.append(unit(run, f"contrast-{stem}", Contrast, make))
+    study = RoleStudy(run.folder, checks, all_roles, ablations, effects, contrasts, [])
     study.figures.extend(_draw(run, study, formats))
     _write_tables(run, study)
     run.finish()
@@ -125,13 +133,18 @@ def split_subjects(
         run.note_model(name, describe(model))
         for task_name, title in zip(tasks, distinct(tasks), strict=True):
             task = replace(make_task(task_name, model.tokenizer, n=n + held_out, seed=seed), name=title)
-            if len(task) <= held_out:
-                raise InputError(
-                    f"Task {task.name} has {len(task)} prompts, of which {held_out} would be held out. Expected more "
-                    "prompts, or fewer held out."
-                )
-            cut = len(task) - held_out
-            yield model, task.take(slice(cut)), task.take(slice(cut, None)), f"{model.name}-{title}"
+            yield model, *split(task, held_out), f"{model.name}-{title}"
+
+
+def split(task: Task, held_out: int) -> tuple[Task, Task]:
+    """The task in two: the last `held_out` prompts apart from the others."""
+    if len(task) <= held_out:
+        raise InputError(
+            f"Task {task.name} has {len(task)} prompts, of which {held_out} would be held out. Give more prompts, or "
+            "hold out fewer."
+        )
+    cut = len(task) - held_out
+    return task.take(slice(cut)), task.take(slice(cut, None))
 
 
 def _draw(run: Run, study: RoleStudy, formats: list[str]) -> list[Path]:
@@ -167,11 +180,13 @@ def _write_tables(run: Run, study: RoleStudy) -> None:
         (m, t, f["rank correlation"], f["k"], f["shared"], f["by chance"], " ".join(f["heads"]))
         for m, t, f in study.comparisons()
     ]
+    contrasts = [tuple(c.summary().values()) for c in study.contrasts]
     tables: dict[str, tuple[str, list[tuple]]] = {
         "roles.csv": ("model task head layer index facilitation irrelevance interference role", heads),
         "shares.csv": ("model task role share always sometimes never", shares),
         "ablation.csv": ("model task score k mean low high", curves),
         "agreement.csv": ("task model other what value", alike),
+        "contrasts.csv": ("model keep forget kept forgotten plain_kept plain_forgotten share_open", contrasts),
         "patching.csv": ("model task rank_correlation k shared by_chance heads", patching),
     }
     write_tables(run, tables)

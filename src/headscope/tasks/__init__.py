@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from headscope.errors import InputError
 from headscope.tasks.common_sense import common_sense, common_sense_letters
+from headscope.tasks.datasets import HUB, big_bench, hub
 from headscope.tasks.docstring import docstring
 from headscope.tasks.greater_than import greater_than
 from headscope.tasks.ioi import ioi
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 __all__ = [
-    "TASKS", "Task", "common_sense", "common_sense_letters", "docstring", "greater_than", "ioi", "ioi_long", "jsonl",
-    "make_task", "math", "syntax",
+    "TASKS", "Task", "big_bench", "common_sense", "common_sense_letters", "docstring", "greater_than", "hub", "ioi",
+    "ioi_long", "is_task", "jsonl", "make_task", "math", "syntax",
 ]  # fmt: skip
 
 TASKS: dict[str, Callable[..., Task]] = {
@@ -46,7 +47,17 @@ def make_task(
         return TASKS[name](tokenizer, seed=seed) if n is None else TASKS[name](tokenizer, n=n, seed=seed)
     if name.endswith(".jsonl"):
         return jsonl(name, tokenizer, n=n)
+    if name.endswith(".json"):
+        return big_bench(name, tokenizer, n=n)
+    if name.startswith(HUB):
+        return hub(name, tokenizer, n=n)
     raise InputError(
         f"Unknown task {name!r}. The known tasks are {', '.join(TASKS)}.\n"
-        "For a task of your own give the path of a JSONL file (ending in .jsonl)."
+        "For a task of your own give the path of a JSONL file (ending in .jsonl), of a BIG-bench file (.json), or "
+        "hub:OWNER/NAME."
     )
+
+
+def is_task(name: str) -> bool:
+    """Whether `make_task` would try: a known name, a file by its ending, or a set on the hub."""
+    return name in TASKS or name.endswith((".jsonl", ".json")) or name.startswith(HUB)

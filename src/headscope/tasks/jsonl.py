@@ -12,14 +12,19 @@ metric          logit-diff, prob-diff or log-prob, the same on all lines; by def
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headscope.errors import InputError
+from headscope.tasks.datasets import targets_from_rows
 from headscope.tasks.task import METRICS, Pair, Task, encode, refuse_closing_token, tokenizer_name
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+# Keys by which a line is known to hold a prompt with a target and not a pair.
+TARGETS = {"target", "target_scores", "sentence_good", "choices", "question"}
 
 
 def jsonl(path: str | Path, tokenizer: PreTrainedTokenizerBase, *, n: int | None = None) -> Task:
@@ -28,7 +33,10 @@ def jsonl(path: str | Path, tokenizer: PreTrainedTokenizerBase, *, n: int | None
     if n is not None and n < 1:
         raise InputError(f"Task {path.name} needs at least 1 prompt, found n = {n}.")
     refuse_closing_token(tokenizer)
-    rows = read_rows(path)[:n]
+    rows = read_rows(path)
+    if "clean" not in rows[0][1] and set(rows[0][1]) & TARGETS:
+        return replace(targets_from_rows(path.name, [row for _, row in rows], tokenizer, n=n), name=path.stem)
+    rows = rows[:n]
     metric = common_metric(path, rows)
     pairs = [(line, read_pair(f"{path.name}, line {line}", row, metric)) for line, row in rows]
 

@@ -4,8 +4,9 @@
              2+6+1:2+6=
     target   "8,8+1=9", against foils such as "7,7+1=8"
 
-Two operations from left to right, written without spaces because many tokenizers spend a token on each; the target is the rest of the working, several tokens long. Foils
-are workings with a mistake. The corrupt prompt is another sum behind the same example.
+Two operations from left to right, written without spaces because many tokenizers spend a token on each; the target is
+the rest of the working, several tokens long. Foils are workings with a mistake. The corrupt prompt is another sum
+behind the same example.
 """
 
 from __future__ import annotations

@@ -17,10 +17,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headscope.errors import InputError
-from headscope.tasks.task import ATTEMPTS, Task, encode, refuse_closing_token, tokenizer_name
+from headscope.tasks.task import Task, encode, refuse_closing_token, tokenizer_name
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+# More than pairs get: of items whose words are of different lengths, few stand beside one of the same length.
+ATTEMPTS = 150
 
 
 @dataclass(frozen=True)

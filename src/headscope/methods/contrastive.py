@@ -1,0 +1,97 @@
+"""Contrastive gating: gates that keep one task and forget another.
+
+    loss = -log P_R + clip(log P_F - stopgrad(log P_R), min=-5) - 0.1 * mean(clip(m, -4, 4))
+
+R is the task to keep, F the one to forget, log P as in `gating`; the model frozen, Adam, gradient norm clipped at 1,
+from gates uniform in (0, 1), lr 0.1 -> 0.01 over 500 updates in the paper (arXiv 2505.13737). Once F is 5 nats less
+likely than R it is left alone. Cost: a forward and a backward pass per prompt of both tasks, update and gate matrix.
+
+Departures: log P of a task is the mean over a batch, and the clipping applies to that mean; the preset `cpu` is as for
+`gating`, with the updates of both stages in one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from headscope.gates import Fit, Stage, batch_rows, frozen, gate_gradient, press
+from headscope.interventions import gated
+from headscope.methods.gating import LAM, PRESETS, preset_of
+from headscope.models.model import Model
+from headscope.progress import bar
+from headscope.results import Record
+from headscope.targets import refuse_unfit, target_measures
+from headscope.tasks.task import Task
+
+# How much less likely the forgotten task has to become.
+FAR = -5.0
+
+
+@dataclass(frozen=True)
+class Contrast(Record):
+    """Gates that keep one task and forget another, and how well both are done with them and without."""
+
+    model: str
+    keep: str
+    forget: str
+    gates: np.ndarray  # (S, L, H)
+    kept: np.ndarray  # (S,), accuracy on the held-out prompts of the task to keep
+    forgotten: np.ndarray  # (S,), the same of the task to forget
+    plain: list[float]  # accuracy of both without gates
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def summary(self) -> dict[str, Any]:
+        """In a few numbers, means over seeds."""
+        return {
+            "model": self.model, "keep": self.keep, "forget": self.forget, "kept": float(self.kept.mean()),
+            "forgotten": float(self.forgotten.mean()), "plain kept": self.plain[0], "plain forgotten": self.plain[1],
+            "share open": float((self.gates > 0.5).mean()),
+        }  # fmt: skip
+
+
+def contrastive(
+    model: Model,
+    keep: Task,
+    forget: Task,
+    *,
+    held_out: tuple[Task, Task],
+    seeds: int | list[int] = 3,
+    preset: str = "cpu",
+) -> Contrast:
+    """Fit gates that keep one task and forget another.
+
+    held_out: other prompts of both tasks, on which accuracies are measured.
+    """
+    how = preset_of(preset)
+    stage = Stage(how.free.updates + how.pressed.updates, how.free.rate) if preset != "paper" else PRESETS["paper"].free
+    numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    for task in (keep, forget, *held_out):
+        refuse_unfit(model, task)
+    fit = Fit.start(model, numbers)
+    lam_C = torch.full((len(numbers),), LAM)
+    with bar(f"{model.name} keeps {keep.name}, forgets {forget.name}", stage.updates, unit="updates") as shown, \
+            frozen(model):  # fmt: skip
+        while fit.update < stage.updates:
+            draws = [
+                [batch_rows(len(task), how.batch, seed, fit.update) for seed in fit.seeds] for task in (keep, forget)
+            ]
+            gradient_CLH, keep_C = gate_gradient(model, keep, fit.m_CLH, draws[0])
+            other_CLH, forget_C = gate_gradient(model, forget, fit.m_CLH, draws[1])
+            still_C = (forget_C - keep_C > FAR).float()[:, None, None]
+            fit.step(gradient_CLH - still_C * other_CLH + press(fit.m_CLH, lam_C), stage.rate_at(fit.update))
+            shown.say(f"log P {keep_C.mean():.2f} and {forget_C.mean():.2f}, {fit.share_open:.0%} open")
+            shown.advance()
+    gates_SLH = fit.m_CLH.sigmoid()
+    plain = [float(target_measures(model, task)[1].mean()) for task in held_out]
+    accuracies = np.empty((2, len(numbers)))
+    for s, gates_LH in enumerate(gates_SLH):
+        with gated(model, gates_LH.to(model.device)):
+            accuracies[:, s] = [target_measures(model, task)[1].mean() for task in held_out]
+    settings = {"seeds": numbers, "preset": preset, "n": [len(task) for task in (keep, forget, *held_out)]}
+    return Contrast(
+        model.name, keep.name, forget.name, gates_SLH.numpy(), accuracies[0], accuracies[1], plain, settings
+    )
