@@ -33,6 +33,7 @@ bench: setup
 	$(BIN)/python bench/functions.py
 	$(BIN)/python bench/memory.py
 	$(BIN)/python bench/sparsify.py
+	@echo "bench/roles.py needs an environment of its own for the package it compares with: see its first lines"
 
 clean:
 	rm -rf $(VENV) runs

@@ -33,6 +33,8 @@ YEAR_SPLIT = {
     "stories15M": "1|7|3|2",
     "smollm2": "1|7|3|2",
 }
+# The others have targets: see test_target_tasks.
+PAIRED = ("ioi", "ioi-long", "greater-than", "docstring")
 CHANGED = {"ioi": 1, "ioi-long": 1, "docstring": 5}
 CHANGED_YEAR = {"17|32": 1, "173|2": 1, "1|7|3|2": 2}
 
@@ -61,7 +63,7 @@ def split_words(*words: str) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<eos>")
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", PAIRED)
 def test_pairs_fit_the_tokenizer(tokenizer, name: str):
     task = TASKS[name](tokenizer, n=500, seed=3)
     assert len(task) == len(set(task.clean)) == 500
@@ -75,7 +77,7 @@ def test_pairs_fit_the_tokenizer(tokenizer, name: str):
         assert sum(a != b for a, b in zip(clean_ids, corrupt_ids, strict=True)) == changed
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", PAIRED)
 def test_answers_are_single_tokens_after_the_whole_prompt(tokenizer, name: str):
     """Appending the answer's own text must give the prompt's ids and that one token, for every answer."""
     task = TASKS[name](tokenizer, n=500, seed=3)
@@ -145,7 +147,7 @@ def test_docstring_asks_for_the_next_argument(tokenizer):
 @settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**40))
 def test_the_seed_decides(tokenizer, seed: int):
-    for make in TASKS.values():
+    for make in (TASKS[name] for name in PAIRED):
         task = make(tokenizer, n=20, seed=seed)
         assert task == make(tokenizer, n=20, seed=seed)
         assert set(task.clean) != set(make(tokenizer, n=20, seed=seed + 1).clean)

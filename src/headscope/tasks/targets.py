@@ -60,29 +60,28 @@ def build_targets(
     if n < 1:
         raise InputError(f"Task {name} needs at least 1 prompt, found n = {n}.")
     refuse_closing_token(tokenizer)
-    rows: dict[int, Encoded] = {}
+    rows: list[Encoded] = []
     seen: set[str] = set()
     reasons: Counter[str] = Counter()
-    for attempt in range(ATTEMPTS):
-        empty = [slot for slot in range(n) if slot not in rows]
-        if not empty:
-            break
-        items = [draw(random.Random(f"{seed} {slot} {attempt}"), slot) for slot in empty]
-        for slot, row in zip(empty, encode_items(items, tokenizer), strict=True):
+    # First draws are encoded in one batch; slots are then settled in order, so that none depends on a later one.
+    first = encode_items([draw(random.Random(f"{seed} {slot} 0"), slot) for slot in range(n)], tokenizer)
+    for slot, row in enumerate(first):
+        for attempt in range(1, ATTEMPTS):
             reason = "the same prompt came up again" if row.item.prompt in seen else row.fault
             if not row.item.corrupt:
                 reason = "no other prompt stands beside it"
-            if reason:
-                reasons[reason] += 1
-            else:
-                seen.add(row.item.prompt)
-                rows[slot] = row
-    if len(rows) < n:
-        raise InputError(
-            f"Task {name} found {len(rows)} of {n} prompts for the tokenizer {tokenizer_name(tokenizer)}; "
-            f"most often {reasons.most_common(1)[0][0]}.\nAsk for fewer prompts, or use another task."
-        )
-    return target_task(name, [rows[slot] for slot in range(n)], tokenizer, seed)
+            if not reason:
+                break
+            reasons[reason] += 1
+            (row,) = encode_items([draw(random.Random(f"{seed} {slot} {attempt}"), slot)], tokenizer)
+        else:
+            raise InputError(
+                f"Task {name} found {slot} of {n} prompts for the tokenizer {tokenizer_name(tokenizer)}; "
+                f"most often {reasons.most_common(1)[0][0]}.\nAsk for fewer prompts, or use another task."
+            )
+        seen.add(row.item.prompt)
+        rows.append(row)
+    return target_task(name, rows, tokenizer, seed)
 
 
 def from_items(name: str, items: Sequence[Item], tokenizer: PreTrainedTokenizerBase, *, n: int | None = None) -> Task:
