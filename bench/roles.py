@@ -25,7 +25,7 @@ from tokenizers.models import WordLevel
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from headscope.attention import install
-from headscope.gates import Fit, gate_gradient
+from headscope.head_gates import Fit, gate_gradient
 from headscope.models import Model
 from headscope.tasks import Task
 
@@ -65,7 +65,7 @@ for _ in sys.stdin:
 def main(peer_python: str) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    hf = LlamaForCausalLM(LlamaConfig(**SHAPE, tie_word_embeddings=True)).eval()
+    hf = LlamaForCausalLM(LlamaConfig.from_dict({**SHAPE, "tie_word_embeddings": True})).eval()
     ids = torch.randint(3, SHAPE["vocab_size"], (PROMPTS, TOKENS + TARGET)).tolist()
     with tempfile.TemporaryDirectory() as folder:
         hf.save_pretrained(folder)
@@ -81,8 +81,8 @@ def main(peer_python: str) -> None:
     middle = statistics.median(ratios)
     print(
         f"nam-causal-head-gating takes {middle:.1f}x as long per update and mask ({min(ratios):.1f} to "
-        f"{max(ratios):.1f}, {len(ratios)} rounds; bar: at least {BAR:g}x). {MASKS} masks, {PROMPTS} prompts of {TOKENS} "
-        f"tokens with targets of {TARGET}, 6 layers of width 288, 32,000 tokens, float32, one thread."
+        f"{max(ratios):.1f}, {len(ratios)} rounds; bar: at least {BAR:g}x). {MASKS} masks, {PROMPTS} prompts of "
+        f"{TOKENS} tokens with targets of {TARGET}, 6 layers of width 288, 32,000 tokens, float32, one thread."
     )
 
 

@@ -17,7 +17,7 @@ from handmade import HARMS, HELPS, IDLE_HEADS, three_roles, three_roles_task
 
 import headscope as hs
 from headscope.attention import install
-from headscope.gates import Fit, Stage, batch_rows, gate_gradient, press
+from headscope.head_gates import Fit, Stage, batch_rows, gate_gradient, press
 from headscope.methods.gating import Preset
 from headscope.results import ROLES, Roles
 from headscope.roles import (
@@ -173,7 +173,7 @@ def test_the_model_is_left_as_it_was(nano: hs.Model):
 
 SCRIPT = """
 import sys, headscope as hs
-from headscope.gates import Stage
+from headscope.head_gates import Stage
 from headscope.methods.gating import Preset
 model = hs.load("nano")
 preset = Preset(Stage(2, (0.5, 0.1)), Stage(20, (0.6, 0.2)), batch=2)

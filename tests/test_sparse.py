@@ -19,10 +19,10 @@ from command import headscope
 from safetensors.torch import load_file
 
 import headscope as hs
-from headscope.gate import CONFIG_KEY
 from headscope.sparse import Settings, training
 from headscope.sparse.objective import Geco, cross_entropy, divergence
 from headscope.sparse.text import windows
+from headscope.sparse_gate import CONFIG_KEY
 
 SMALL: dict[str, Any] = {
     "windows": 64, "held_out": 16, "length": 12, "batch": 8, "steps": 12, "every": 3, "lora_rank": 4, "lr": 2e-3,

@@ -8,9 +8,9 @@
   input is z (the rows of `PROJECTIONS`).
 
 With nothing armed, both hand over to the model's own attention, bit for bit. (Where a model's config says that it is
-gated, `gate.py` decides what passes; only the interface can do that.) `armed(...)` arms a tap for the time of a `with`
-block: a tap is called with each layer's z and returns the z that goes on. Taps live in a context variable, so other
-models, other threads and code after an exception never see them.
+gated, `sparse_gate.py` decides what passes; only the interface can do that.) `armed(...)` arms a tap for the time of a
+`with` block: a tap is called with each layer's z and returns the z that goes on. Taps live in a context variable, so
+other models, other threads and code after an exception never see them.
 
 Shape letters: B batch, T query positions, S key positions, H heads, G key-value heads, K head width, L layers.
 """
@@ -30,7 +30,7 @@ from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_f
 from transformers.masking_utils import sdpa_mask
 
 from headscope.errors import InputError
-from headscope.gate import Gates, TrainedAttention, deciding, gates_of
+from headscope.sparse_gate import Gates, TrainedAttention, deciding, gates_of
 
 NAME = "headscope"
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from headscope.gates import Fit, Stage, batch_rows, frozen, gate_gradient, press
+from headscope.head_gates import Fit, Stage, batch_rows, frozen, gate_gradient, press
 from headscope.interventions import gated
 from headscope.methods.gating import LAM, PRESETS, preset_of
 from headscope.models.model import Model

@@ -31,7 +31,7 @@ from typing import Any
 import torch
 
 from headscope.errors import InputError
-from headscope.gates import Fit, Stage, batch_rows, frozen, gate_gradient, press
+from headscope.head_gates import Fit, Stage, batch_rows, frozen, gate_gradient, press
 from headscope.models.model import Model
 from headscope.progress import Bar, bar
 from headscope.results import Roles

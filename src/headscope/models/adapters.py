@@ -11,8 +11,8 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from headscope.errors import InputError
-from headscope.gate import CONFIG_KEY
 from headscope.models.model import fingerprint
+from headscope.sparse_gate import CONFIG_KEY
 
 GATE_FILE = "headscope_gate.json"
 

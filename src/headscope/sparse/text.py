@@ -19,10 +19,10 @@ from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
 from headscope.errors import InputError
-from headscope.gate import Gates, deciding
 from headscope.models import Model, cache_folder
 from headscope.progress import bar
 from headscope.results import whole_file
+from headscope.sparse_gate import Gates, deciding
 
 SUFFIXES = (".txt", ".md", ".text")
 ROWS = 128

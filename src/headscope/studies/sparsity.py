@@ -25,7 +25,6 @@ import torch
 from torch import Tensor
 
 from headscope.errors import InputError
-from headscope.gate import CONFIG_KEY, Gates, deciding
 from headscope.graph import head_name
 from headscope.interventions import record
 from headscope.measure import Check, check
@@ -37,6 +36,7 @@ from headscope.results import Run, write_bytes, write_json
 from headscope.sparse import Settings, sparsify
 from headscope.sparse.text import windows
 from headscope.sparse.training import measured
+from headscope.sparse_gate import CONFIG_KEY, Gates, deciding
 from headscope.studies.heads import describe
 from headscope.tasks import make_task
 

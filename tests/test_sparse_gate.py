@@ -13,7 +13,7 @@ from architectures import INTERFACE, build
 from torch import Tensor
 
 from headscope.attention import install
-from headscope.gate import CONFIG_KEY, Gates, TrainedAttention, deciding, generator
+from headscope.sparse_gate import CONFIG_KEY, Gates, TrainedAttention, deciding, generator
 
 B, H, T, K = 2, 3, 7, 4
 # Soft-capped logits and sinks have gates at evaluation, but no training step.
