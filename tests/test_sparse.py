@@ -26,7 +26,7 @@ from headscope.sparse_gate import CONFIG_KEY
 
 SMALL: dict[str, Any] = {
     "windows": 64, "held_out": 16, "length": 12, "batch": 8, "steps": 12, "every": 3, "lora_rank": 4, "lr": 2e-3,
-    "lr_end": 2e-3, "margin_start": 0.05,
+    "lr_end": 2e-3, "margin_start": 0.05, "strength": 1.0,
 }  # fmt: skip
 
 
