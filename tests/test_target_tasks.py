@@ -127,7 +127,7 @@ def test_bad_words_are_refused(capfd, tmp_path: Path):
     )
     path = bad_file(tmp_path, {"prompt": "When Mary", "target": " went"})
     assert "no corrupt prompts" in refused(headscope(capfd, "heads", "nano", "--task", path, "--out", out))
-    assert "would be held out" in refused(headscope(capfd, "roles", "nano", "--task", path, "--out", out))
+    assert "would be held out" in refused(headscope(capfd, "roles", "nano", "--task", path, "--out", tmp_path / "b"))
     assert 'expected a JSON object with "examples"' in refused(
         headscope(capfd, "check", "nano", "--task", bad_file(tmp_path, {}, name="x.json"))
     )
