@@ -47,10 +47,7 @@ def ablation_grid(checks: Sequence[Checked], ablations: Sequence[Ablation]) -> F
         if row == 0:
             axes.set_title(check.model, fontsize=9)
         if column == 0:
-            axes.annotate(
-                TITLES.get(check.task, check.task), (-0.34, 0.5), xycoords="axes fraction", rotation=90, va="center",
-                ha="center", fontsize=9,
-            )  # fmt: skip
+            axes.set_ylabel(f"{TITLES.get(check.task, check.task)}\nΔ log P(target)", fontsize=8)
         found = curves.get((check.model, check.task))
         if found is None:
             _say(axes, f"does not do the task\n(accuracy {check.accuracy:.2f})")
@@ -63,7 +60,6 @@ def ablation_grid(checks: Sequence[Checked], ablations: Sequence[Ablation]) -> F
             axes.plot(found.k, by_seed.mean(0), color=COLOURS[role], linewidth=1.4)
     for axes in panels[-1]:
         axes.set_xlabel("Number of Ablated Heads", fontsize=8)
-    figure.supylabel("Δ log P(target)", fontsize=8, x=-0.01)
     lines = [Patch(color=COLOURS[role], label=role.capitalize()) for role in ROLES]
     figure.legend(handles=lines, loc="outside upper center", ncols=3, fontsize=8, frameon=False)
     return figure
