@@ -136,7 +136,7 @@ def _read(file: Path) -> str:
 
 def _hub_texts(name: str) -> list[str]:
     try:
-        from datasets import load_dataset
+        from datasets import load_dataset  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise InputError(
             f"There is no file or folder {name}. For a data set of the hub: pip install datasets."
