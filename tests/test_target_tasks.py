@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +43,13 @@ def test_targets_follow_their_prompts(nano: hs.Model, smollm2_tokenizer, name: s
 def test_math_is_right(smollm2_tokenizer):
     task = hs.tasks.math(smollm2_tokenizer, n=200)
     for prompt, target in zip(task.clean, task.targets, strict=True):
-        asked, start = prompt.splitlines()[-1].split(":")
-        first, second = (start + smollm2_tokenizer.decode(target)).split(",")
-        assert all(eval(left) == int(right) for left, right in (first.split("="), second.split("=")))
-        assert eval(asked) == int(second.split("=")[1])
+        had, change = (int(number) for number in re.findall(r"\d", prompt.splitlines()[-2]))
+        left, right = str(smollm2_tokenizer.decode(target)).split("=")
+        assert f" {had} " in left
+        assert f" {change} " in left
+        assert eval(left) == int(right.split(".")[0])
+        assert right.count(str(eval(left))) == 2
+        assert ("gets" in prompt.splitlines()[-2]) == ("+" in left)
 
 
 def test_check_of_targets(capfd):

@@ -1,12 +1,14 @@
-"""Math: a sum of three numbers with its working, after one example.
+"""Math: a small word problem with its working, after one example.
 
-    prompt   2+1+5:2+1=3,3+5=8
-             2+6+1:2+6=
-    target   "8,8+1=9", against foils such as "7,7+1=8"
+    prompt   Jon has 4 coins and gets 4 more. How many coins does Jon have now?
+             Answer: 4 + 4 = 8. Jon has 8 coins.
 
-Two operations from left to right, written without spaces because many tokenizers spend a token on each; the target is
-the rest of the working, several tokens long. Foils are workings with a mistake. The corrupt prompt is another sum
-behind the same example.
+             Una has 7 hats and loses 4. How many hats does Una have now?
+             Answer:
+    target   " 7 - 4 = 3. Una has 3 hats.", against foils such as " 7 - 4 = 2. Una has 2 hats."
+
+One addition or subtraction of numbers below ten; the target is the whole working, several tokens long. Foils are
+workings with a wrong result. The corrupt prompt is another problem behind the same example.
 """
 
 from __future__ import annotations
@@ -20,37 +22,38 @@ from headscope.tasks.task import Task
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# Small enough for models of a hundred million parameters; no number on the way has two digits.
+NAMES = "Ann Ben Cara Dan Eva Finn Gus Ida Jon Kim Leo Mia Ned Ola Pam Ray Sue Tom Una Vic".split()
+THINGS = "apples books coins cups hats keys maps nuts pears pens".split()
+
+# Small enough for models of a hundred million parameters: no number has two digits.
 LARGEST = 9
 
 
-def working(middle: int, sign: str, c: int, end: int) -> str:
-    return f"{middle},{middle}{sign}{c}={end}"
-
-
 def worked(rng: random.Random) -> tuple[str, str, tuple[str, ...]]:
-    """A sum, the rest of its working, and workings with a mistake."""
+    """A problem, its working, and workings with a wrong result."""
+    who, things = rng.choice(NAMES), rng.choice(THINGS)
     while True:
-        a, b, c = (rng.randint(1, LARGEST) for _ in range(3))
-        first, second = rng.choice("++-"), rng.choice("++-")
-        middle = a + b if first == "+" else a - b
-        end = middle + c if second == "+" else middle - c
-        if 1 < middle < LARGEST and 1 < end < LARGEST:
+        had, change, sign = rng.randint(2, 7), rng.randint(1, 5), rng.choice("+-")
+        now = had + change if sign == "+" else had - change
+        if 1 < now < LARGEST:
             break
-    asked = f"{a}{first}{b}{second}{c}:{a}{first}{b}="
-    slips = [working(middle + slip, second, c, end + slip) for slip in (-1, 1)]
-    slips += [working(middle, second, c, end + slip) for slip in (-1, 1)]
-    return asked, working(middle, second, c, end), tuple(slips)
+    event = f"gets {change} more" if sign == "+" else f"loses {change}"
+    asked = f"{who} has {had} {things} and {event}. How many {things} does {who} have now?\nAnswer:"
+
+    def working(result: int) -> str:
+        return f" {had} {sign} {change} = {result}. {who} has {result} {things}."
+
+    return asked, working(now), tuple(working(now + slip) for slip in (-1, 1))
 
 
 def draw(rng: random.Random, slot: int) -> Item:
     """One item behind an example."""
     (shown, shown_worked, _), (asked, target, slips), (other, other_target, _) = (worked(rng) for _ in range(3))
-    example = f"{shown}{shown_worked}\n"
+    example = f"{shown}{shown_worked}\n\n"
     usable = asked != shown and target != other_target
     return Item(example + asked, target, slips, example + other if usable else "")
 
 
 def math(tokenizer: PreTrainedTokenizerBase, *, n: int = 100, seed: int = 0) -> Task:
-    """A sum of three numbers with its working, after one example. (targets of several tokens)"""
+    """A small word problem with its working, after one example. (targets of several tokens)"""
     return build_targets("math", draw, tokenizer, n=n, seed=seed)
