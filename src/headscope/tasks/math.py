@@ -43,7 +43,7 @@ def worked(rng: random.Random) -> tuple[str, str, tuple[str, ...]]:
     def working(result: int) -> str:
         return f" {had} {sign} {change} = {result}. {who} has {result} {things}."
 
-    return asked, working(now), tuple(working(now + slip) for slip in (-1, 1))
+    return asked, working(now), tuple(working(now + slip) for slip in (-2, -1, 1, 2))
 
 
 def draw(rng: random.Random, slot: int) -> Item:
