@@ -60,6 +60,16 @@ def head_grid(
     figure = Figure(figsize=(max(3.2, columns * cell + 1.5), max(1.9, rows * cell + 1.0)), layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(values, cmap=colours, vmin=limits[0], vmax=limits[1], aspect="auto", interpolation="nearest")
+    label_heads(axes, rows, columns, flat)
+    axes.set_title(title, fontsize=8, loc="left")
+    bar = figure.colorbar(image, ax=axes, fraction=0.04, pad=0.02)
+    bar.ax.tick_params(labelsize=6)
+    bar.set_label(scale, fontsize=6.5)
+    return figure, axes, flat
+
+
+def label_heads(axes: Axes, rows: int, columns: int, flat: bool) -> None:
+    """Ticks and names of a grid of heads; layers go upward where they do not lie flat."""
     axes.set_xticks(range(0, columns, max(1, columns // 16)))
     axes.set_yticks(range(0, rows, max(1, rows // 16)))
     axes.tick_params(labelsize=7, length=2)
@@ -67,11 +77,6 @@ def head_grid(
     axes.set_ylabel("Head" if flat else "Layer", fontsize=8)
     if not flat:
         axes.invert_yaxis()
-    axes.set_title(title, fontsize=8, loc="left")
-    bar = figure.colorbar(image, ax=axes, fraction=0.04, pad=0.02)
-    bar.ax.tick_params(labelsize=6)
-    bar.set_label(scale, fontsize=6.5)
-    return figure, axes, flat
 
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers; panels take them in pairs.

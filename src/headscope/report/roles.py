@@ -10,7 +10,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from headscope.report.figures import TITLES
+from headscope.report.figures import TITLES, label_heads
 from headscope.results import ROLES, Ablation, Roles
 
 # Green, blue and red of Okabe and Ito, which stay apart for colour-blind readers.
@@ -121,13 +121,7 @@ def role_map(roles: Roles, role_LH: np.ndarray) -> Figure:
         shown, cmap=colours, vmin=-1.5, vmax=len(ROLES) - 0.5, alpha=np.clip(alpha, 0.25, 1.0), aspect="auto",
         interpolation="nearest",
     )  # fmt: skip
-    axes.set_xticks(range(0, columns, max(1, columns // 16)))
-    axes.set_yticks(range(0, rows, max(1, rows // 16)))
-    axes.tick_params(labelsize=7, length=2)
-    axes.set_xlabel("Layer" if flat else "Head", fontsize=8)
-    axes.set_ylabel("Head" if flat else "Layer", fontsize=8)
-    if not flat:
-        axes.invert_yaxis()
+    label_heads(axes, rows, columns, flat)
     seeds = len(roles.g_plus)
     axes.set_title(f"{TITLES.get(roles.task, roles.task)}: {roles.model}, {seeds} seeds", fontsize=8, loc="left")
     handles = [Patch(color=COLOURS[role], label=role.capitalize()) for role in ROLES]

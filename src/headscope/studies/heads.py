@@ -17,10 +17,12 @@ import hashlib
 import io
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
+
+from matplotlib.figure import Figure
 
 from headscope.curves import RANKINGS, Multiplier, multiplier, needed, random_band, sweep
 from headscope.errors import InputError
@@ -177,6 +179,11 @@ def _draw(
     for scores in all_scores:
         name = f"heads-{scores.model}-{scores.task}-{scores.method}"
         figures[name] = head_map(scores, label=scores.ranked()[:10])
+    return save_figures(run, figures, formats)
+
+
+def save_figures(run: Run, figures: Mapping[str, Figure], formats: Iterable[str]) -> list[Path]:
+    """Each figure in each format as a file of the run."""
     paths = []
     for name, figure in figures.items():
         for ending in formats:

@@ -27,11 +27,11 @@ from headscope.measure import Check
 from headscope.methods.contrastive import Contrast, contrastive
 from headscope.methods.gating import gating, preset_of
 from headscope.models import Model, load
-from headscope.report.figures import FORMATS, save_figure
+from headscope.report.figures import FORMATS
 from headscope.report.roles import ablation_grid, role_map, score_distributions
 from headscope.results import ROLES, Ablation, Roles, Run, Scores
 from headscope.roles import ablate, against_patching, agreement, commonest, head_effects, spread
-from headscope.studies.heads import checked, describe, distinct, file_hashes, unit, write_tables
+from headscope.studies.heads import checked, describe, distinct, file_hashes, save_figures, unit, write_tables
 from headscope.tasks import Task, make_task
 
 # Every k of the paper's figure; the quick preset runs some of them.
@@ -153,12 +153,7 @@ def _draw(run: Run, study: RoleStudy, formats: list[str]) -> list[Path]:
     if study.roles:
         figures["scores"] = score_distributions(study.roles)
     figures |= {f"map-{r.model}-{r.task}": role_map(r, commonest(r)) for r in study.roles}
-    paths = []
-    for name, figure in figures.items():
-        for ending in formats:
-            paths.append(save_figure(figure, run.path(f"{name}.{ending}")))
-            run.add(f"{name}.{ending}")
-    return paths
+    return save_figures(run, figures, formats)
 
 
 def _write_tables(run: Run, study: RoleStudy) -> None:

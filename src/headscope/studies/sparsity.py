@@ -37,7 +37,7 @@ from headscope.sparse import Settings, sparsify
 from headscope.sparse.text import windows
 from headscope.sparse.training import measured
 from headscope.sparse_gate import CONFIG_KEY, Gates, deciding
-from headscope.studies.heads import describe
+from headscope.studies.heads import describe, save_figures
 from headscope.tasks import make_task
 
 # Heads shown in the attention maps.
@@ -135,10 +135,7 @@ def _draw(
         tokens = [str(dense.tokenizer.decode([token])) for token in ids]
         heads = {head_name(l, h): (both[0][l, h], both[1][l, h]) for l, h in chosen}
         figures["attention"] = attention_maps(tokens, heads, (dense.name, sparse.name))
-    for name, figure in figures.items():
-        for ending in formats:
-            save_figure(figure, run.path(f"{name}.{ending}"))
-            run.add(f"{name}.{ending}")
+    save_figures(run, figures, formats)
 
 
 @torch.no_grad()
