@@ -22,7 +22,8 @@ import headscope as hs
 from headscope.cli import _print_json, app
 from headscope.methods import EDGE_METHODS, METHODS
 from headscope.models import BUILTIN
-from headscope.results import Curve, Scores, read_manifest
+from headscope.results import Curve, Scores
+from headscope.runs import read_manifest
 from headscope.tasks import TASKS
 
 # Scripts hold on to these: a flag may be added, but not renamed or dropped.

@@ -17,7 +17,7 @@ from command import OFFLINE, headscope, process
 import headscope as hs
 from headscope.functions.comet import Comet, Environment
 from headscope.report.functions import BLUE, RED, Panel, Series, function_panels
-from headscope.results import read_manifest
+from headscope.runs import read_manifest
 
 # Two functions, few questions: enough for every part of the study to have something to do.
 WORDS = (

@@ -18,7 +18,9 @@ from hypothesis.extra import numpy as hnp
 from safetensors.numpy import save_file
 
 from headscope.errors import InputError, SetupError
-from headscope.results import Circuit, Curve, Record, Run, Scores, read_manifest, whole_file, write_bytes, write_json
+from headscope.files import whole_file, write_bytes, write_json
+from headscope.results import Circuit, Curve, Record, Scores
+from headscope.runs import Run, read_manifest
 
 RANDOM = np.random.default_rng(0)
 SCORES = Scores(
@@ -323,7 +325,7 @@ def test_names_beyond_ascii(tmp_path: Path):
     Run.open(folder, command="heads", settings=asked).add("x")
     # In a process whose locale knows ASCII only.
     script = (
-        "import sys; from headscope.results import read_manifest; from pathlib import Path; "
+        "import sys; from headscope.runs import read_manifest; from pathlib import Path; "
         "print(ascii(read_manifest(Path(sys.argv[1]))['settings']['models']))"
     )
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

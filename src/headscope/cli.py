@@ -13,7 +13,20 @@ import typer
 from rich.table import Table
 
 from headscope import cli_functions, cli_roles, cli_sparse
-from headscope.console import AsJson, Formats, Models, Out, Prompts, Seed, Signed, Tasks, Threshold, err, out
+from headscope.console import (
+    AsJson,
+    Formats,
+    Models,
+    Out,
+    Prompts,
+    Seed,
+    Signed,
+    Tasks,
+    Threshold,
+    err,
+    out,
+    print_places,
+)
 from headscope.console import default_folder as _default_folder
 from headscope.console import plain as _plain
 from headscope.console import print_json as _print_json
@@ -245,10 +258,7 @@ def _print_study(study: HeadStudy | EdgeStudy, curves: list[dict], top: int, thr
         line = f"{task_name}: {study.curves[0].label} against {label}: {found}"
         out.print(_plain(line), soft_wrap=True, highlight=False)
     _warn_unusable(study.checks)
-    for path in study.figures:
-        if path.suffix == ".png":
-            out.print(f"Picture: {_plain(path)}", soft_wrap=True)
-    out.print(f"Everything: {_plain(study.folder)}", soft_wrap=True)
+    print_places(study.figures, study.folder)
 
 
 def _top(scores: Scores | EdgeScores, top: int, what: str) -> Table:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from headscope.console import AsJson, Formats, Out, default_folder, err, out, plain, print_json, split
+from headscope.console import AsJson, Formats, Out, default_folder, err, out, plain, print_json, print_places, split
 from headscope.errors import InputError
 
 if TYPE_CHECKING:
@@ -166,10 +166,7 @@ def _print_study(study: FunctionStudy) -> None:
         out.print(f"{line} {row['correlation']:.2f}", highlight=False, soft_wrap=True)
     _warn(study)
     out.print(plain(study.comet), soft_wrap=True, highlight=False)
-    for path in study.figures:
-        if path.suffix == ".png":
-            out.print(f"Picture: {plain(path)}", soft_wrap=True)
-    out.print(f"Everything: {plain(study.folder)}", soft_wrap=True)
+    print_places(study.figures, study.folder)
 
 
 def _cross_table(study: FunctionStudy, ranking: str) -> Table:

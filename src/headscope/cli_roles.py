@@ -18,6 +18,7 @@ from headscope.console import (
     out,
     plain,
     print_json,
+    print_places,
     split,
     task_names,
     warn_unusable,
@@ -92,10 +93,7 @@ def _print(study: RoleStudy) -> None:
         )
         out.print(plain(line), soft_wrap=True, highlight=False)
     warn_unusable(study.checks)
-    for path in study.figures:
-        if path.suffix == ".png":
-            out.print(f"Picture: {plain(path)}", soft_wrap=True)
-    out.print(f"Everything: {plain(study.folder)}", soft_wrap=True)
+    print_places(study.figures, study.folder)
 
 
 def _shares(roles: Roles) -> Table:

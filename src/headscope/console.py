@@ -78,6 +78,14 @@ def warn_unusable(results: Iterable) -> None:
             )
 
 
+def print_places(figures: Iterable[Path], folder: Path) -> None:
+    """Where a run left its pictures and everything else."""
+    for path in figures:
+        if path.suffix == ".png":
+            out.print(f"Picture: {plain(path)}", soft_wrap=True)
+    out.print(f"Everything: {plain(folder)}", soft_wrap=True)
+
+
 def print_json(value: object) -> None:
     # JSON knows no NaN: what could not be computed is null.
     known = json.loads(json.dumps(value), parse_constant=lambda _: None)

@@ -23,9 +23,9 @@ from safetensors.numpy import save
 from torch import Tensor
 
 from headscope.errors import InputError
+from headscope.files import write_bytes
 from headscope.interventions import gated
 from headscope.models.model import Model
-from headscope.results import write_bytes
 from headscope.targets import TargetBatch, log_probs, targets_of
 from headscope.tasks.task import Task
 

@@ -1,21 +1,14 @@
-"""The records that cross borders, and the run folder that keeps them.
+"""The records that cross borders.
 
 `Scores`, `Circuit`, `Curve`, `Roles` and the others are frozen, hold NumPy arrays, and are saved as one safetensors
-file each: arrays as tensors, everything else as JSON in the file's metadata. Nothing is ever pickled. All writes go to
-a temporary file in the same folder, then take the final name in one step, so a reader never meets half a file.
+file each: arrays as tensors, everything else as JSON in the file's metadata. Nothing is ever pickled.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,7 +16,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from headscope.errors import InputError, SetupError
+from headscope.errors import InputError
+from headscope.files import write_bytes
 from headscope.graph import CHOICES, Graph, head_name
 
 FORMAT = 1
@@ -279,136 +273,3 @@ def _effect(metrics: np.ndarray, clean: np.ndarray, corrupt: np.ndarray, rows: A
     # Where there is no effect to explain, the answer is NaN.
     with np.errstate(divide="ignore", invalid="ignore"):
         return (metrics[:, rows].mean(axis=1) - base) / (clean[rows].mean() - base)
-
-
-def write_bytes(path: Path, data: bytes) -> Path:
-    """Write a file so that it is there whole or not at all."""
-    with whole_file(path) as temporary:
-        temporary.write_bytes(data)
-    return path
-
-
-def write_json(path: Path, value: Any) -> Path:
-    return write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
-
-
-@contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`, moved there when the block ends well and removed when it does not. Its ending
-    is its own, so that what a kill leaves behind is not taken for a record."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}-", suffix=".part", dir=path.parent)
-        os.close(handle)
-    except OSError as error:
-        raise SetupError(f"Cannot write {path}: {error.strerror}. Choose another place.") from error
-    temporary = Path(name)
-    try:
-        yield temporary
-        temporary.chmod(0o644)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise SetupError(f"Cannot write {path}: {error.strerror or error}. Nothing was left half-written.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-class Run:
-    """A run folder: `manifest.json` (what was asked, of which model, with which versions, how long it took) and one
-    file per unit of work. A unit that is there is not computed again, so a killed run goes on where it stopped."""
-
-    def __init__(self, folder: Path, manifest: dict[str, Any]):
-        self.folder = folder
-        self.manifest = manifest
-
-    @classmethod
-    def open(cls, folder: str | Path, *, command: str, settings: dict[str, Any]) -> Run:
-        """Start a run, or resume the one in `folder` if it was asked for the very same. One in which nothing was
-        finished (a misspelt model, say) holds nothing to protect, and makes way."""
-        folder = Path(folder)
-        if folder.exists() and not folder.is_dir():
-            raise InputError(f"{folder} is a file; --out needs a folder.")
-        manifest_path = folder / "manifest.json"
-        asked = json.loads(json.dumps({"command": command, "settings": settings}))
-        if manifest_path.exists():
-            manifest = read_manifest(folder)
-            if {key: manifest.get(key) for key in asked} == asked:
-                return cls(folder, manifest)
-            if manifest["files"]:
-                raise InputError(
-                    f"{folder} holds a run with other settings: {_difference(manifest, asked)}.\n"
-                    "Give the same settings to resume it, or another --out."
-                )
-        elif folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
-            raise InputError(f"{folder} is not empty and holds no run. Give --out a new or empty folder.")
-        manifest = {
-            "format": FORMAT, **asked, "started": _now(), "versions": _versions(), "models": {}, "timings": {},
-            "files": [],
-        }  # fmt: skip
-        write_json(manifest_path, manifest)
-        return cls(folder, manifest)
-
-    def path(self, name: str) -> Path:
-        return self.folder / name
-
-    def has(self, name: str) -> bool:
-        return name in self.manifest["files"] and self.path(name).exists()
-
-    def note_model(self, name: str, facts: dict[str, Any]) -> None:
-        """Say which model this run used; a resumed run must meet the same weights."""
-        before = self.manifest["models"].get(name)
-        if before is not None and before["sha256"] != facts["sha256"]:
-            raise InputError(
-                f"{self.folder} was started with other weights of {name} ({before['sha256'][:12]}..., now "
-                f"{facts['sha256'][:12]}...). Give another --out."
-            )
-        self.manifest["models"][name] = facts
-        self._write_manifest()
-
-    def add(self, name: str, seconds: float | None = None) -> None:
-        """Say that the file `name` is whole."""
-        if name not in self.manifest["files"]:
-            self.manifest["files"].append(name)
-        if seconds is not None:
-            self.manifest["timings"][name] = round(seconds, 3)
-        self._write_manifest()
-
-    def finish(self) -> None:
-        self.manifest["finished"] = _now()
-        self._write_manifest()
-
-    def _write_manifest(self) -> None:
-        write_json(self.folder / "manifest.json", self.manifest)
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    path = folder / "manifest.json"
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        if missing := {"command", "settings", "models", "timings", "files"} - manifest.keys():
-            raise ValueError(f"it has no {', '.join(sorted(missing))}")
-    except (OSError, ValueError, AttributeError) as error:
-        raise InputError(f"{path} is not the manifest of a run: {error}.") from error
-    return manifest
-
-
-def _difference(manifest: dict[str, Any], asked: dict[str, Any]) -> str:
-    if manifest["command"] != asked["command"]:
-        return f"command {manifest['command']} there, {asked['command']} now"
-    there, now = manifest["settings"], asked["settings"]
-    keys = [key for key in {**there, **now} if there.get(key) != now.get(key)]
-    return "; ".join(f"{key} {there.get(key)!r} there, {now.get(key)!r} now" for key in keys)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in ("headscope", "torch", "transformers", "numpy"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    return found

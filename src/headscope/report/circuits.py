@@ -10,8 +10,9 @@ import networkx
 import numpy as np
 from matplotlib.figure import Figure
 
+from headscope.files import write_bytes
 from headscope.graph import Graph
-from headscope.results import EdgeScores, write_bytes
+from headscope.results import EdgeScores
 
 
 def circuit_graph(

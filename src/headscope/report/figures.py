@@ -9,7 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from headscope.results import Curve, Scores, whole_file
+from headscope.files import whole_file
+from headscope.results import Curve, Scores
 
 FORMATS = ("png", "svg", "pdf")
 

@@ -19,9 +19,9 @@ from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
 from headscope.errors import InputError
+from headscope.files import whole_file
 from headscope.models import Model, cache_folder
 from headscope.progress import bar
-from headscope.results import whole_file
 from headscope.sparse_gate import Gates, deciding
 
 SUFFIXES = (".txt", ".md", ".text")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from headscope.errors import InputError
+from headscope.files import write_json
 from headscope.functions.answers import Embedder
 from headscope.functions.comet import Comet, Environment
 from headscope.functions.embedding import embedder as load_embedder
@@ -22,7 +23,6 @@ from headscope.graph import head_name
 from headscope.progress import bar
 from headscope.report.figures import FORMATS, save_figure
 from headscope.report.functions import Panel, Series, function_panels
-from headscope.results import write_json
 from headscope.studies.functions import Outcome, Settings, Subject, json_unit, run_study
 from headscope.studies.heads import write_tables
 

@@ -26,13 +26,15 @@ from matplotlib.figure import Figure
 
 from headscope.curves import RANKINGS, Multiplier, multiplier, needed, random_band, sweep
 from headscope.errors import InputError
+from headscope.files import write_bytes, write_json
 from headscope.fills import FILLS
 from headscope.graph import head_name
 from headscope.measure import Check, check
 from headscope.methods import method
 from headscope.models import Model, load
 from headscope.report.figures import FORMATS, curve_panels, head_map, save_figure
-from headscope.results import Curve, Record, Run, Scores, write_bytes, write_json
+from headscope.results import Curve, Record, Scores
+from headscope.runs import Run
 from headscope.tasks import Task, make_task
 
 R = TypeVar("R", bound=Record)

@@ -29,8 +29,9 @@ from headscope.methods.gating import gating, preset_of
 from headscope.models import Model, load
 from headscope.report.figures import FORMATS
 from headscope.report.roles import ablation_grid, role_map, score_distributions
-from headscope.results import ROLES, Ablation, Roles, Run, Scores
+from headscope.results import ROLES, Ablation, Roles, Scores
 from headscope.roles import ablate, against_patching, agreement, commonest, head_effects, spread
+from headscope.runs import Run
 from headscope.studies.heads import checked, describe, distinct, file_hashes, save_figures, unit, write_tables
 from headscope.tasks import Task, make_task
 

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from headscope.errors import InputError
+from headscope.files import write_bytes, write_json
 from headscope.graph import head_name
 from headscope.interventions import record
 from headscope.measure import Check, check
@@ -32,7 +33,7 @@ from headscope.models import Model, load
 from headscope.progress import bar
 from headscope.report.figures import head_grid, save_figure
 from headscope.report.sparsity import attention_maps, training_curves
-from headscope.results import Run, write_bytes, write_json
+from headscope.runs import Run
 from headscope.sparse import Settings, sparsify
 from headscope.sparse.text import windows
 from headscope.sparse.training import measured
