@@ -24,8 +24,6 @@ from headscope.roles import (
     ablate,
     against_patching,
     agreement,
-    classes,
-    commonest,
     head_effects,
     masked_log_probs,
     ranks,
@@ -150,7 +148,7 @@ def test_the_three_roles_come_out_in_every_seed():
     """A head that helps, one that harms and two that do nothing."""
     model, task = three_roles(), three_roles_task()
     roles = hs.methods.gating(model, task, seeds=10)
-    found = classes(roles)
+    found = roles.classes
     for seed in range(10):
         assert ROLES[found[seed][HELPS]] == "facilitation"
         assert ROLES[found[seed][HARMS]] == "interference"
@@ -235,7 +233,7 @@ def test_measures_of_roles():
     assert same["interference distance"] == 0.0
     other = Roles("b", "t", draw.random((3, 2, 2)), draw.random((3, 2, 2)))
     assert "same role" not in agreement(one, other)
-    assert commonest(one).shape == (4, 5)
+    assert one.commonest.shape == (4, 5)
     assert ranks(np.array([3.0, 1.0, 3.0, 0.0])).tolist() == [2.5, 1.0, 2.5, 0.0]
     found = against_patching(one, one.facilitation.mean(0), k=3)
     assert (found["rank correlation"], found["shared"]) == (pytest.approx(1.0), 3)

@@ -170,6 +170,20 @@ class Roles(Record):
         """(S, L, H): the head goes wherever it is pressed."""
         return self.g_plus * (1 - self.g_minus)
 
+    @property
+    def classes(self) -> np.ndarray:
+        """The role of every head in every seed, (S, L, H): its place in ROLES, or -1 where no score reaches 0.5. Of two
+        scores that do, the higher one."""
+        scores_RSLH = np.stack([getattr(self, role) for role in ROLES])
+        return np.where(scores_RSLH.max(0) >= ROLE_THRESHOLD, scores_RSLH.argmax(0), -1)
+
+    @property
+    def commonest(self) -> np.ndarray:
+        """The role that each head has in most seeds, (L, H); -1 for none. Ties go to the first of ROLES."""
+        counts = np.stack([(self.classes == role).sum(0) for role in (*range(len(ROLES)), -1)])
+        best = counts.argmax(0)
+        return np.where(best == len(ROLES), -1, best)
+
 
 @dataclass(frozen=True)
 class Ablation(Record):
@@ -191,6 +205,19 @@ class Ablation(Record):
 
 
 ROLES = ("facilitation", "irrelevance", "interference")
+# The score from which on a head has a role.
+ROLE_THRESHOLD = 0.5
+
+
+@dataclass(frozen=True)
+class Attention(Record):
+    """Attention weights of every head on a few prompts of one length, as they pass: behind a sparse gate, if any."""
+
+    model: str
+    task: str
+    tokens: list[list[str]]  # of each prompt
+    patterns: np.ndarray  # (P, L, H, T, S), float16
+    settings: dict[str, Any] = field(default_factory=dict)
 
 
 # Circuit sizes, as shares of all components, at which the field compares curves (MIB).

@@ -24,27 +24,19 @@ from headscope.graph import head_name
 from headscope.interventions import gated, patched, record
 from headscope.models.model import Model
 from headscope.progress import bar
-from headscope.results import ROLES, Ablation, Roles, Scores
+from headscope.results import ROLE_THRESHOLD, ROLES, Ablation, Roles, Scores
 from headscope.targets import TOKENS, TargetBatch, log_probs, refuse_unfit, row_sums, targets_of
 from headscope.tasks.task import Task
 
-THRESHOLD = 0.5
 # k at which curves are run unless every k is wanted.
 POINTS = (0, 1, 2, 5, 10, 15, 20, 30, 40, 50)
-
-
-def classes(roles: Roles) -> np.ndarray:
-    """The role of every head in every seed, (S, L, H): its place in ROLES, or -1 where no score reaches 0.5. Of two
-    scores that do, the higher one."""
-    scores_RSLH = np.stack([getattr(roles, role) for role in ROLES])
-    return np.where(scores_RSLH.max(0) >= THRESHOLD, scores_RSLH.argmax(0), -1)
 
 
 def spread(roles: Roles) -> dict[str, dict[str, float]]:
     """By role: the share of heads that have it (mean over seeds), and that have it in all, some or none of them."""
     found = {}
     for role in ROLES:
-        has_SLH = getattr(roles, role) >= THRESHOLD
+        has_SLH = getattr(roles, role) >= ROLE_THRESHOLD
         always, never = has_SLH.all(0).mean(), (~has_SLH.any(0)).mean()
         found[role] = {
             "share": float(has_SLH.mean()),
@@ -68,16 +60,8 @@ def agreement(one: Roles, other: Roles) -> dict[str, float]:
         if one.g_plus.shape[1:] == other.g_plus.shape[1:]:
             found[f"{role} correlation"] = correlation(a, b)
     if one.g_plus.shape[1:] == other.g_plus.shape[1:]:
-        found["same role"] = float((commonest(one) == commonest(other)).mean())
+        found["same role"] = float((one.commonest == other.commonest).mean())
     return found
-
-
-def commonest(roles: Roles) -> np.ndarray:
-    """The role that each head has in most seeds, (L, H); -1 for none. Ties go to the first of ROLES."""
-    found = classes(roles)
-    counts = np.stack([(found == role).sum(0) for role in (*range(len(ROLES)), -1)])
-    best = counts.argmax(0)
-    return np.where(best == len(ROLES), -1, best)
 
 
 def correlation(a: np.ndarray, b: np.ndarray) -> float:

@@ -104,9 +104,10 @@ def score_distributions(all_roles: Sequence[Roles]) -> Figure:
     return figure
 
 
-def role_map(roles: Roles, role_LH: np.ndarray) -> Figure:
+def role_map(roles: Roles) -> Figure:
     """Heads by layers, coloured by the role that a head has in most seeds, the fainter the fewer. The longer side lies
     flat."""
+    role_LH = roles.commonest
     L, H = role_LH.shape
     flat = L > H
     mean = np.stack([getattr(roles, role).mean(0) for role in ROLES])

@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from headscope.graph import head_name
+from headscope.results import Attention
+
 
 def training_curves(history: Sequence[Mapping[str, float]], constraint: str) -> Figure:
     """Three panels over steps: connectivity on a log axis, the strength of the penalty, and the held-out loss with the
@@ -34,6 +37,20 @@ def training_curves(history: Sequence[Mapping[str, float]], constraint: str) -> 
         panels[2].axhline(history[-1]["dense_ce"], color="0.5", linestyle=":", linewidth=1, label="dense")
     panels[2].legend(fontsize=7, frameon=False)
     return figure
+
+
+# Heads shown in the attention maps.
+SHOWN = 6
+
+
+def open_heads(dense: Attention, sparse: Attention) -> Figure:
+    """Attention maps on the first prompt, of the heads through which most passes in the sparse model."""
+    both = [found.patterns[0].astype(np.float32) for found in (dense, sparse)]
+    # The first token is left aside: nearly all rest there.
+    order = np.argsort(-both[1][:, :, :, 1:].sum((2, 3)), axis=None)[:SHOWN]
+    chosen = [divmod(int(at), both[1].shape[1]) for at in order]
+    heads = {head_name(l, h): (both[0][l, h], both[1][l, h]) for l, h in chosen}
+    return attention_maps(dense.tokens[0], heads, (dense.model, sparse.model))
 
 
 def attention_maps(

@@ -4,6 +4,7 @@ enough.
 1. Load each model once; make each task with its tokenizer; check how well it does.
 2. Score the heads by each method; save the scores.
 3. Sweep the number of heads kept under each ranking; save the curve, with a band of random rankings for reference.
+   Save the attention patterns of a few prompts, to look at.
 4. Draw head maps and the curves of all series (model, method, ranking) side by side, and compare the first series
    with each other one by its multiplier.
 
@@ -33,8 +34,9 @@ from headscope.measure import Check, check
 from headscope.methods import method
 from headscope.models import Model, load
 from headscope.report.figures import FORMATS, curve_panels, head_map, save_figure
-from headscope.results import Curve, Record, Scores
+from headscope.results import Attention, Curve, Record, Scores
 from headscope.runs import Run
+from headscope.studies.attention import attention_of, shows_patterns
 from headscope.tasks import Task, make_task
 
 R = TypeVar("R", bound=Record)
@@ -81,6 +83,8 @@ def study_heads(
                 options = {"ranking": ranking, "signed": signed, "fill": fill}
                 make = lambda mo=model, t=task, s=scores, o=options: sweep(mo, t, s, **o)  # noqa: E731
                 curves.append(unit(run, f"curve-{part}-{ranking}", Curve, make))
+        if shows_patterns(model, task):
+            unit(run, f"attention-{stem}", Attention, lambda mo=model, t=task: attention_of(mo, t))
         if draws and "random" not in methods:
             make = lambda mo=model, t=task: random_band(mo, t, draws=draws, fill=fill, signed=signed)  # noqa: E731
             bands.append(unit(run, f"band-{stem}", Curve, make))

@@ -30,7 +30,7 @@ from headscope.models import Model, load
 from headscope.report.figures import FORMATS
 from headscope.report.roles import ablation_grid, role_map, score_distributions
 from headscope.results import ROLES, Ablation, Roles, Scores
-from headscope.roles import ablate, against_patching, agreement, commonest, head_effects, spread
+from headscope.roles import ablate, against_patching, agreement, head_effects, spread
 from headscope.runs import Run
 from headscope.studies.heads import checked, describe, distinct, file_hashes, save_figures, unit, write_tables
 from headscope.tasks import Task, make_task
@@ -153,14 +153,14 @@ def _draw(run: Run, study: RoleStudy, formats: list[str]) -> list[Path]:
     figures = {"ablation": ablation_grid(study.checks, study.ablations)}
     if study.roles:
         figures["scores"] = score_distributions(study.roles)
-    figures |= {f"map-{r.model}-{r.task}": role_map(r, commonest(r)) for r in study.roles}
+    figures |= {f"map-{r.model}-{r.task}": role_map(r) for r in study.roles}
     return save_figures(run, figures, formats)
 
 
 def _write_tables(run: Run, study: RoleStudy) -> None:
     heads, shares, curves = [], [], []
     for r in study.roles:
-        common, means = commonest(r), {role: getattr(r, role).mean(0) for role in ROLES}
+        common, means = r.commonest, {role: getattr(r, role).mean(0) for role in ROLES}
         for layer, head in np.ndindex(*common.shape):
             scores = [f"{means[role][layer, head]:.6g}" for role in ROLES]
             name = ROLES[common[layer, head]] if common[layer, head] >= 0 else "none"

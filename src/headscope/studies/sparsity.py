@@ -27,22 +27,20 @@ from torch import Tensor
 from headscope.errors import InputError
 from headscope.files import write_bytes, write_json
 from headscope.graph import head_name
-from headscope.interventions import record
 from headscope.measure import Check, check
 from headscope.models import Model, load
 from headscope.progress import bar
 from headscope.report.figures import head_grid, save_figure
-from headscope.report.sparsity import attention_maps, training_curves
+from headscope.report.sparsity import open_heads, training_curves
+from headscope.results import Attention
 from headscope.runs import Run
 from headscope.sparse import Settings, sparsify
 from headscope.sparse.text import windows
 from headscope.sparse.training import measured
 from headscope.sparse_gate import CONFIG_KEY, Gates, deciding
-from headscope.studies.heads import describe, save_figures
+from headscope.studies.attention import attention_of
+from headscope.studies.heads import describe, save_figures, unit
 from headscope.tasks import make_task
-
-# Heads shown in the attention maps.
-SHOWN = 6
 
 
 def study_sparsify(name: str, *, out: Path, settings: Settings, formats: Iterable[str] = ("png",)) -> list[dict]:
@@ -126,25 +124,13 @@ def _draw(
         )[0]
     }
     if tasks:
-        task = make_task(tasks[0], dense.tokenizer, n=1, seed=seed)
-        ids = task.clean_ids[0]
-        both = [_patterns(model, ids) for model in (dense, sparse)]
-        # The heads through which most passes in the sparse model, the first token left aside: nearly all rest there.
-        passed_LH = both[1][:, :, :, 1:].sum((2, 3))
-        order = np.argsort(-passed_LH, axis=None)[:SHOWN]
-        chosen = [divmod(int(at), sparse.n_heads) for at in order]
-        tokens = [str(dense.tokenizer.decode([token])) for token in ids]
-        heads = {head_name(l, h): (both[0][l, h], both[1][l, h]) for l, h in chosen}
-        figures["attention"] = attention_maps(tokens, heads, (dense.name, sparse.name))
+        task = make_task(tasks[0], dense.tokenizer, n=2, seed=seed)
+        records = [
+            unit(run, f"attention-{which}", Attention, lambda mo=model: attention_of(mo, task))
+            for which, model in (("dense", dense), ("sparse", sparse))
+        ]
+        figures["attention"] = open_heads(*records)
     save_figures(run, figures, formats)
-
-
-@torch.no_grad()
-def _patterns(model: Model, ids: list[int]) -> np.ndarray:
-    """Attention weights as they pass, (L, H, T, S)."""
-    with record(model, patterns=True) as recording:
-        model.hf(**model.batch([ids]), use_cache=False, logits_to_keep=1)
-    return np.stack([recording.pattern(l)[0].float().cpu().numpy() for l in range(model.n_layers)])
 
 
 def _csv(rates_LH: np.ndarray) -> bytes:
