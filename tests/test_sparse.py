@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 import headscope as hs
 from headscope.sparse import Settings, training
 from headscope.sparse.objective import Geco, cross_entropy, divergence
-from headscope.sparse.text import windows
+from headscope.sparse.text import drawn, windows
 from headscope.sparse_gate import CONFIG_KEY
 
 SMALL: dict[str, Any] = {
@@ -50,6 +50,24 @@ def test_losses_by_hand():
     # The gradient is the difference of the distributions, over the number of places.
     wanted = torch.tensor([[0.0, 0.0], [0.5 - 0.75, 0.5 - 0.25], [0.0, 0.0]]) / 3
     torch.testing.assert_close(other.grad[0] if other.grad is not None else None, wanted)
+
+
+def test_some_places_are_the_same_places_of_the_whole():
+    draw = torch.Generator().manual_seed(0)
+    logits, ids = torch.randn(2, 6, 5, generator=draw), torch.randint(0, 5, (2, 6), generator=draw)
+    places = torch.tensor([0, 3])
+    by_hand = -torch.stack([logits[b, t].log_softmax(-1)[ids[b, t + 1]] for b in (0, 1) for t in (0, 3)]).mean()
+    torch.testing.assert_close(cross_entropy(logits[:, places], ids, places), by_hand)
+    torch.testing.assert_close(cross_entropy(logits[:, :5], ids, torch.arange(5)), cross_entropy(logits, ids))
+
+
+def test_tokens_are_drawn_from_the_nucleus_as_often_as_they_are_likely():
+    chance = torch.tensor([0.1, 0.4, 0.02, 0.3, 0.18])
+    rows, draw = chance.log().expand(20000, 5), torch.Generator().manual_seed(0)
+    for top_p, wanted in ((1.0, chance), (0.85, torch.tensor([0.0, 0.4, 0.0, 0.3, 0.18]) / 0.88)):
+        found = drawn(rows, top_p, draw).flatten().bincount(minlength=5) / len(rows)
+        torch.testing.assert_close(found, wanted, atol=0.015, rtol=0)
+        assert (found[wanted == 0] == 0).all()
 
 
 def test_geco_reaches_a_constraint_and_holds_it():
@@ -157,6 +175,25 @@ def test_a_finished_run_can_be_asked_for_more_steps(nano: hs.Model, tmp_path: Pa
     hs.sparsify(nano, out=tmp_path / "run", **{**SMALL, "steps": 6})
     longer = hs.sparsify(nano, out=tmp_path / "run", **{**SMALL, "steps": 12})
     assert longer == hs.sparsify(nano, out=tmp_path / "whole", **SMALL)
+
+
+def test_a_run_can_start_from_an_adapter(nano: hs.Model, tmp_path: Path):
+    first = hs.sparsify(nano, out=tmp_path / "first", **SMALL)
+    options = {**SMALL, "steps": 3, "start": str(tmp_path / "first" / "adapter")}
+    second = hs.sparsify(nano, out=tmp_path / "second", **options)
+    # (The adapter is kept in half precision.)
+    assert second[0]["kl"] == pytest.approx(first[-1]["kl"], abs=1e-3)
+    assert second[0]["connectivity"] == pytest.approx(first[-1]["connectivity"], abs=3e-3)
+    assert second[0]["connectivity"] < first[0]["connectivity"]
+    with pytest.raises(hs.InputError, match="has rank 4, not 2"):
+        hs.sparsify(nano, out=tmp_path / "third", **{**options, "lora_rank": 2})
+    with pytest.raises(hs.InputError, match="is no adapter"):
+        hs.sparsify(nano, out=tmp_path / "third", **{**options, "start": str(tmp_path)})
+    gate = tmp_path / "first" / "adapter" / "headscope_gate.json"
+    gate.write_text(json.dumps({**json.loads(gate.read_text()), "base_sha256": "0" * 64}))
+    with pytest.raises(hs.InputError, match="belongs to other weights"):
+        hs.sparsify(nano, out=tmp_path / "third", **options)
+    assert not (tmp_path / "third").exists()
 
 
 def test_two_processes_under_accelerate_share_the_batch(nano: hs.Model, tmp_path: Path):
@@ -286,7 +323,10 @@ def test_schedules():
 
 
 def test_settings_refuse_what_makes_no_sense():
-    wrongs: list[dict[str, Any]] = [{"batch": 10, "accumulate": 4}, {"length": 1}, {"noise": -1.0}, {"steps": 0}]
+    wrongs: list[dict[str, Any]] = [
+        {"batch": 10, "accumulate": 4}, {"length": 1}, {"noise": -1.0}, {"steps": 0}, {"positions": 1.5},
+        {"top_p": 0.0}, {"start": "adapter", "lora_rank": 0},
+    ]  # fmt: skip
     for wrong in wrongs:
         with pytest.raises(hs.InputError):
             Settings(**wrong)

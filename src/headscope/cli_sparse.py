@@ -26,16 +26,25 @@ def sparsify(
     model: Annotated[str, typer.Argument(help="A built-in name, folder, GGUF file or hub id.", show_default=False)],
     to: Folder,
     text: Text = "self",
+    top_p: Annotated[
+        float, option("How the model writes `self`: from the likeliest tokens of this probability together.")
+    ] = 0.9,
     windows: Annotated[int, option("Windows of text to train on.")] = 4096,
     length: Annotated[int, option("Tokens in a window.")] = 64,
     steps: Annotated[int, option("Training steps; more steps can be asked of a finished run.")] = 1000,
     batch: Annotated[int, option("Windows in a step, over all processes.")] = 16,
+    positions: Annotated[
+        float, option("Share of a window's positions, drawn anew in every step, at which the models are compared.")
+    ] = 0.5,
     accumulate: Annotated[int, option("Parts in which a process runs its share of a step.")] = 1,
     lr: Annotated[float, option("Learning rate; about 3e-5 for full fine-tuning (--lora-rank 0).")] = 1e-3,
     lr_end: Annotated[float, option("Learning rate at the last step.")] = 1e-4,
     warmup: Annotated[int, option("Steps in which the learning rate rises.")] = 20,
     clip: Annotated[float, option("Norm to which gradients are clipped.")] = 1.0,
     lora_rank: Annotated[int, option("Rank of the adapters; 0 trains all weights.")] = 16,
+    start: Annotated[
+        str, option("An adapter of the same model and rank to begin from: its folder, or a built-in sparse model.")
+    ] = "",
     constraint: Annotated[str, option("What holds: `kl` to the dense model, or cross-entropy (`ce`).")] = "kl",
     margin: Annotated[float, option("How far the constraint may exceed the dense model, in nats.")] = 0.05,
     margin_start: Annotated[

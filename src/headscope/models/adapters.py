@@ -11,7 +11,8 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from headscope.errors import InputError
-from headscope.models.model import fingerprint
+from headscope.models.builtin import BUILTIN, builtin_folder
+from headscope.models.model import Model, fingerprint
 from headscope.sparse_gate import CONFIG_KEY
 
 GATE_FILE = "headscope_gate.json"
@@ -26,15 +27,38 @@ def base_of(folder: Path) -> str:
     return str(_json(folder / "adapter_config.json").get("base_model_name_or_path") or "")
 
 
-def with_adapter(hf: PreTrainedModel, folder: Path) -> PreTrainedModel:
-    """The base model with the adapter's changes added to its weights, and gated. `hf` itself is changed."""
+def gate_of(folder: Path, base_sha256: str) -> dict[str, Any]:
+    """What an adapter says of its gate; it must belong to the weights with this SHA-256."""
     gate = _json(folder / GATE_FILE)
-    found = fingerprint(hf)
-    if found != gate.get("base_sha256"):
+    if base_sha256 != gate.get("base_sha256"):
         raise InputError(
             f"The adapter in {folder} belongs to other weights: its base {base_of(folder)} has SHA-256 "
-            f"{str(gate.get('base_sha256'))[:12]}..., this one {found[:12]}..."
+            f"{str(gate.get('base_sha256'))[:12]}..., this one {base_sha256[:12]}..."
         )
+    return gate
+
+
+def start_from(student: Any, name: str, base: Model) -> None:
+    """Give a model with fresh adapters the weights of a finished adapter of the same base and rank."""
+    folder = builtin_folder(name) if name in BUILTIN else Path(name).expanduser()
+    if not is_adapter(folder):
+        raise InputError(f"{name} is no adapter: expected a folder with adapter_config.json, as sparsify writes it.")
+    gate_of(folder, base.fingerprint())
+    rank, wanted = _json(folder / "adapter_config.json").get("r"), student.peft_config["default"].r
+    if rank != wanted:
+        raise InputError(f"The adapter in {folder} has rank {rank}, not {wanted}: give --lora-rank {rank}.")
+    from peft import load_peft_weights, set_peft_model_state_dict
+
+    try:
+        weights = {key: value.float() for key, value in load_peft_weights(str(folder), device="cpu").items()}
+        set_peft_model_state_dict(student, weights)
+    except Exception as error:
+        raise InputError(f"The adapter in {folder} cannot be read: {str(error).splitlines()[0][:200]}") from error
+
+
+def with_adapter(hf: PreTrainedModel, folder: Path) -> PreTrainedModel:
+    """The base model with the adapter's changes added to its weights, and gated. `hf` itself is changed."""
+    gate = gate_of(folder, fingerprint(hf))
     from peft import PeftModel
 
     try:

@@ -6,7 +6,8 @@ C is the cross-entropy (its target: the dense model's own plus a margin) or the 
 target: the margin). GECO (Rezende and Viola, arXiv 1810.00597) moves the strength: up while the moving average of C
 is under its target, down when it is over, by a factor each time, so that no size of S or C has to be guessed.
 
-Pure: numbers and tensors in, numbers and tensors out. Shape letters: B batch, T positions, V vocabulary, H heads.
+Pure: numbers and tensors in, numbers and tensors out. Shape letters: B batch, T positions, P some of them, V
+vocabulary, H heads.
 """
 
 from __future__ import annotations
@@ -44,9 +45,14 @@ class Geco:
         return replace(self, strength=strength, average=average)
 
 
-def cross_entropy(logits_BTV: Tensor, ids_BT: Tensor) -> Tensor:
-    """Mean negative log-probability of every token but the first."""
-    return functional.cross_entropy(logits_BTV[:, :-1].flatten(0, 1).float(), ids_BT[:, 1:].flatten())
+def cross_entropy(logits_BPV: Tensor, ids_BT: Tensor, places_P: Tensor | None = None) -> Tensor:
+    """Mean negative log-probability of every token but the first, or of those behind the given places only, whose
+    logits are then the only ones given."""
+    if places_P is None:
+        logits_BPV, ids_BP = logits_BPV[:, :-1], ids_BT[:, 1:]
+    else:
+        ids_BP = ids_BT[:, places_P + 1]
+    return functional.cross_entropy(logits_BPV.flatten(0, 1).float(), ids_BP.flatten())
 
 
 def divergence(dense_BTV: Tensor, sparse_BTV: Tensor) -> Tensor:

@@ -17,16 +17,19 @@ class Settings:
     """Defaults are what worked on a 15M and a 135M model on a CPU; see docs/sparsify.md for the experiments."""
 
     text: str = "self"
+    top_p: float = 0.9
     windows: int = 4096
     length: int = 64
     steps: int = 1000
     batch: int = 16
+    positions: float = 0.5
     accumulate: int = 1
     lr: float = 1e-3
     lr_end: float = 1e-4
     warmup: int = 20
     clip: float = 1.0
     lora_rank: int = 16
+    start: str = ""
     constraint: str = "kl"
     margin: float = 0.05
     margin_start: float = 0.2
@@ -45,14 +48,19 @@ class Settings:
     def __post_init__(self) -> None:
         if self.constraint not in CONSTRAINTS:
             raise InputError(f"Unknown constraint {self.constraint!r}. Known: {', '.join(CONSTRAINTS)}.")
-        positive = ("windows", "steps", "batch", "accumulate", "lr", "lr_end", "clip", "margin", "margin_start",
-                    "strength", "rate", "temperature", "held_out", "every")  # fmt: skip
+        positive = ("windows", "top_p", "steps", "batch", "positions", "accumulate", "lr", "lr_end", "clip", "margin",
+                    "margin_start", "strength", "rate", "temperature", "held_out", "every")  # fmt: skip
         for name in positive:
             if not getattr(self, name) > 0:
                 raise InputError(f"--{name.replace('_', '-')} must be above 0, found {getattr(self, name)}.")
         for name in ("warmup", "lora_rank", "distill", "noise", "noise_end", "seed"):
             if getattr(self, name) < 0:
                 raise InputError(f"--{name.replace('_', '-')} cannot be negative, found {getattr(self, name)}.")
+        for name in ("top_p", "positions"):
+            if getattr(self, name) > 1:
+                raise InputError(f"--{name.replace('_', '-')} is a share, at most 1, found {getattr(self, name)}.")
+        if self.start and not self.lora_rank:
+            raise InputError("--start gives the first weights of an adapter, so --lora-rank must be above 0.")
         if self.length < 2:
             raise InputError(f"--length must be at least 2, found {self.length}.")
         if self.batch % self.accumulate:

@@ -10,7 +10,7 @@
 
 Runs on one process or, under `accelerate launch`, on several, which share each batch.
 
-Shape letters: B batch, T positions, V vocabulary, N windows.
+Shape letters: B batch, T positions, P those whose logits are compared, V vocabulary, N windows.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from headscope.errors import InputError, SetupError
 from headscope.models import Model
+from headscope.models.adapters import start_from
 from headscope.progress import bar
 from headscope.sparse.checkpoint import Checkpoint, save_sparse
 from headscope.sparse.objective import FLOOR, Geco, cross_entropy, divergence, mean_fraction
@@ -50,8 +51,9 @@ def sparsify(model: Model, *, out: str | Path, settings: Settings | None = None,
     if checkpoint.finished:
         return checkpoint.history
     text_NT = windows(
-        model, settings.text, count=settings.windows + settings.held_out, length=settings.length, seed=settings.seed
-    )
+        model, settings.text, count=settings.windows + settings.held_out, length=settings.length, seed=settings.seed,
+        top_p=settings.top_p,
+    )  # fmt: skip
     trainer = Trainer(model, settings, text_NT, checkpoint)
     trainer.run()
     if trainer.accelerator.is_main_process:
@@ -157,23 +159,32 @@ class Trainer:
         rank = self.accelerator.process_index
         seed = ((settings.seed * 10**6 + self.step) * 64 + number) * 64 + rank
         gates = Gates("trained", settings.noise_at(self.step), settings.temperature, seed)
+        places_P = self._places(ids_BT)
         with deciding(gates):
-            logits_BTV = self.wrapped(input_ids=ids_BT, use_cache=False).logits
+            logits_BPV = self.wrapped(input_ids=ids_BT, use_cache=False, logits_to_keep=places_P).logits
         ce = kl = None
         if settings.constraint == "kl" or settings.distill:
-            kl = divergence(self._dense_logits(ids_BT), logits_BTV)
+            kl = divergence(self._dense_logits(ids_BT, places_P), logits_BPV)
         if settings.constraint == "ce":
-            ce = cross_entropy(logits_BTV, ids_BT)
+            ce = cross_entropy(logits_BPV, ids_BT, places_P)
         constraint: Any = kl if settings.constraint == "kl" else ce
         loss = constraint + self.geco.strength * mean_fraction(gates.expected)
         if settings.distill and kl is not None:
             loss = loss + settings.distill * kl
         return loss, constraint
 
+    def _places(self, ids_BT: Tensor) -> Tensor:
+        """The positions at which this step looks at the logits. Every position reads all earlier ones, so a part of
+        them tells of all edges, and an unembedding as wide as a vocabulary costs as much as several layers."""
+        count = ids_BT.shape[1] - 1
+        draw = torch.Generator().manual_seed(self.settings.seed * 10**6 + self.step)
+        some = torch.randperm(count, generator=draw)[: max(1, round(self.settings.positions * count))]
+        return some.sort().values.to(ids_BT.device)
+
     @torch.no_grad()
-    def _dense_logits(self, ids_BT: Tensor) -> Tensor:
+    def _dense_logits(self, ids_BT: Tensor, places_P: Tensor) -> Tensor:
         with self.accelerator.autocast():
-            return self.dense(input_ids=ids_BT, use_cache=False).logits
+            return self.dense(input_ids=ids_BT, use_cache=False, logits_to_keep=places_P).logits
 
     def _batch(self) -> Iterator[Tensor]:
         """This process's share of the step's windows, in parts to accumulate: an epoch is an order of all windows."""
@@ -229,7 +240,10 @@ def student_of(model: Model, settings: Settings) -> Any:
 
     torch.manual_seed(settings.seed)
     rank = settings.lora_rank
-    return get_peft_model(hf, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"))
+    student = get_peft_model(hf, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"))
+    if settings.start:
+        start_from(student, settings.start, model)
+    return student
 
 
 @torch.no_grad()
