@@ -40,6 +40,7 @@ FLAGS = {
     ),
     "sparsify-report": "dense sparse --out -o --task --text --windows --length --n --seed --json",
     "merge": "adapter base --out -o",
+    "report": "runs --out -o --title",
     "edges": (
         "models --task -t --method -m --split --choice --connected --signed --threshold --n -n --seed --out -o "
         "--format --top --json"

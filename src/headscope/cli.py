@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from headscope import cli_functions, cli_roles, cli_sparse
+from headscope import cli_functions, cli_report, cli_roles, cli_sparse
 from headscope.console import (
     AsJson,
     Formats,
@@ -207,6 +207,7 @@ def edges(
 app.command()(cli_roles.roles)
 cli_functions.register(app)
 cli_sparse.register(app)
+cli_report.register(app)
 
 listing = typer.Typer(no_args_is_help=True, help="What there is: models, tasks, methods.")
 app.add_typer(listing, name="list")

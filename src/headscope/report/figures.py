@@ -10,15 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from headscope.files import whole_file
+from headscope.report.titles import TITLES
 from headscope.results import Curve, Scores
 
 FORMATS = ("png", "svg", "pdf")
-
-# How tasks are called in figures.
-TITLES = {
-    "ioi": "IOI", "ioi-long": "IOI Long", "greater-than": "Greater Than", "docstring": "Docstring", "syntax": "Syntax",
-    "common-sense": "Common Sense", "common-sense-letters": "Common Sense (letters)", "math": "Math",
-}  # fmt: skip
 
 
 def save_figure(figure: Figure, path: Path) -> Path:

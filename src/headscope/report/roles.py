@@ -10,7 +10,8 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from headscope.report.figures import TITLES, label_heads
+from headscope.report.figures import label_heads
+from headscope.report.titles import TITLES
 from headscope.results import ROLES, Ablation, Roles
 
 # Green, blue and red of Okabe and Ito, which stay apart for colour-blind readers.

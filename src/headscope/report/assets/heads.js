@@ -1,0 +1,149 @@
+// The section of a head study: curves, the slider over k, head maps, attention, and the heads as a table.
+
+const COLOURS = ["c0", "c1", "c2", "c3", "c4", "c5"];
+const DASHES = { prompt: "dash" };
+
+// Colours follow models and methods; a ranking per prompt is dashed.
+function seriesOf(run, task) {
+  const kinds = unique(run.curves.map((curve) => `${curve.model}\u0000${curve.method}`));
+  return run.curves.filter((curve) => curve.task === task).map((curve) => ({
+    curve, ...curve, colour: COLOURS[kinds.indexOf(`${curve.model}\u0000${curve.method}`) % COLOURS.length], dash: DASHES[curve.ranking] || "",
+  }));
+}
+
+function bandsOf(run, task) {
+  return (run.bands || []).filter((band) => band.task === task).slice(0, 1)
+    .map((band) => ({ ...band, curve: band, label: `${band.model}, random`, colour: "grey", dash: "dots" }));
+}
+
+// The dashed line between two curves at the threshold: between two series only, or between the models' first ones.
+function segmentOf(run, task) {
+  const rows = run.multipliers.filter((row) => row.task === task && known(row.multiplier) && known(row.first_k) && known(row.second_k));
+  const first = run.curves.find((curve) => curve.task === task);
+  const second = run.curves.find((curve) => first && curve.task === task && curve.model !== first.model && curve.method === first.method && curve.ranking === first.ranking);
+  const row = rows.length === 1 ? rows[0] : rows.find((one) => second && one.against === second.label);
+  return row ? { from: row.first_k, to: row.second_k, text: `${row.multiplier.toFixed(1)}×` } : null;
+}
+
+function curveFigure(run, state, tasks, { what, log }) {
+  const panels = tasks.map((task) => {
+    const series = [...seriesOf(run, task), ...bandsOf(run, task)];
+    const values = thin(series.flatMap((one) => one.mid).filter(known));
+    const yRange = [Math.max(Math.min(0, ...values), -0.5) - 0.05, Math.min(Math.max(1, ...values), 2) + 0.12];
+    const panel = curvePanel({ title: titleOf(task), series, log, xLabel: `Number of ${what} kept`, yLabel: "Explained effect", yRange,
+      yTicks: [0, 0.5, 1], threshold: run.threshold, segment: segmentOf(run, task),
+      onPick: (k) => state.set({ task, k: state.get("steps").reduce((best, one) => (Math.abs(one - k) < Math.abs(best - k) ? one : best)) }) });
+    return { task, series, ...panel };
+  });
+  state.watch("k task", ({ k, task }) => panels.forEach((panel) => {
+    panel.mark(k);
+    panel.element.classList.toggle("chosen", panels.length > 1 && panel.task === task);
+  }));
+  const legend = unique(panels.flatMap((panel) => panel.series).map((one) => JSON.stringify([one.label, one.colour, one.dash])));
+  const words = legend.map((text) => JSON.parse(text)).map(([label, colour, dash]) => ({ label, colour, dash }));
+  const bars = run.bands?.length ? " Grey: the lowest to the highest of random rankings." : "";
+  return figureOf(`Explained effect against ${what} kept`, { run, names: ["curves"], wide: tasks.length > 1,
+    note: `Bands are 95 % bootstrap intervals over prompts; the dotted line is the threshold, ${run.threshold}.${bars} Hover to read values, click to set k.` },
+  legendOf(words), h("div", { class: "panels" }, panels.map((panel) => panel.element)));
+}
+
+// Heads that a curve keeps at k, with the share of prompts that keep them.
+function membersAt(curve, k) {
+  if (!curve) return new Map();
+  if (curve.order) return new Map(curve.order.slice(0, k).map((place) => [place, 1]));
+  if (!curve.shares) return new Map();
+  curve.bytes ??= bytesOf(curve.shares);
+  const size = curve.bytes.length / curve.k.length;
+  const row = placeOf(curve.k, k);
+  const found = new Map();
+  for (let place = 0; row >= 0 && place < size; place++) {
+    const share = curve.bytes[row * size + place];
+    if (share) found.set(place, Math.round((share / 255) * 1000) / 1000);
+  }
+  return found;
+}
+
+function headMaps(run, state, heads) {
+  const box = h("div", { class: "side-by-side" });
+  let maps = [];
+  const inside = () => maps.forEach(({ map, curve }) => map.members(membersAt(curve(), state.get("k"))));
+  state.watch("task method", ({ task, method }) => {
+    const found = run.scores.filter((one) => one.task === task && one.method === method);
+    maps = found.map((scores) => {
+      const places = new Map(ranked(scores.values, false).map((place, rank) => [place, rank + 1]));
+      const curve = () => run.curves.find((one) => one.model === scores.model && one.task === task && one.method === method && (one.ranking || "task") === state.get("ranking"));
+      const describe = (place) => {
+        const [layer, head] = [Math.floor(place / heads()), place % heads()];
+        const share = membersAt(curve(), state.get("k")).get(place) || 0;
+        const word = share === 1 ? "in" : share ? `in for ${Math.round(share * 100)} % of prompts` : "out";
+        return [headName(layer, head), `score ${signed(scores.values[layer][head])}`, `rank ${places.get(place)} of ${places.size}`, `${word} at k ${state.get("k")}`];
+      };
+      const map = headMap({ title: scores.model, values: scores.values, describe, onPick: (head) => state.set({ head }) });
+      return { map, curve };
+    });
+    box.replaceChildren(...maps.map(({ map }) => map.element));
+    inside();
+    maps.forEach(({ map }) => map.point(state.get("head") ?? -1));
+  });
+  state.watch("k ranking", inside);
+  state.watch("head k ranking", ({ head }) => maps.forEach(({ map }) => map.point(head ?? -1)));
+  const names = unique(run.scores.map((one) => `heads-${one.model}-${one.task}-${one.method}`));
+  return figureOf("Head maps", { run, names, wide: unique(run.scores.map((one) => one.model)).length > 1,
+    note: "A cell is a head; orange helps, purple hinders. Framed heads are kept at the chosen k (where each prompt has a ranking of its own, the stronger the frame the more prompts keep it). Click a head, or use the arrow keys." }, box);
+}
+
+function headTable(run, state, heads) {
+  const at = (row) => membersAt(run.curves.find((one) => one.model === row.model && one.task === row.task && one.method === row.method && (one.ranking || "task") === state.get("ranking")), state.get("k"));
+  let inside = new Map();
+  const rowsOf = (task, method) => run.scores.filter((one) => one.task === task && one.method === method).flatMap((scores) =>
+    ranked(scores.values, false).map((place, rank) => ({ model: scores.model, task, method, place, rank: rank + 1,
+      head: headName(Math.floor(place / heads()), place % heads()), score: scores.values.flat()[place] })));
+  const table = tableOf({ caption: "Heads by score", rows: [], search: true, page: 25, sort: { key: "rank", down: false }, onPick: (row) => state.set({ head: row.place }),
+    rowClass: (row) => [inside.get(row.model)?.has(row.place) ? "in" : "", row.place === state.get("head") ? "chosen" : ""].join(" ").trim(),
+    columns: [{ key: "rank", title: "Rank", number: true, rising: true }, { key: "head", title: "Head" }, { key: "model", title: "Model" },
+      { key: "score", title: "Score", number: true, show: (value) => signed(value, 4) }] });
+  let rows = [];
+  const mark = () => {
+    inside = new Map(unique(rows.map((row) => row.model)).map((model) => [model, at(rows.find((row) => row.model === model))]));
+    table.mark();
+  };
+  state.watch("task method", ({ task, method }) => { rows = rowsOf(task, method); table.update(rows); mark(); });
+  state.watch("k ranking head", mark);
+  return figureOf("Heads", { note: "Rows with a bar are kept at the chosen k. Click a row to see the head." }, table.element);
+}
+
+function headSection(run) {
+  const tasks = unique([...run.curves, ...run.scores].map((one) => one.task));
+  if (tasks.length === 0) return h("p", { class: "empty" }, "Nothing is finished yet.");
+  const methods = unique(run.scores.map((one) => one.method));
+  const rankings = unique(run.curves.map((curve) => curve.ranking || "task"));
+  const steps = stepsOf(run.curves, false);
+  const first = run.curves.find((curve) => curve.task === tasks[0]);
+  const best = run.scores.find((one) => one.task === tasks[0]);
+  const state = choices({ task: tasks[0], method: methods[0], ranking: rankings[0] || "task", steps, k: stepAt(first, run.threshold, steps),
+    head: best ? ranked(best.values, false)[0] : null, prompt: 0 });
+  const heads = () => (run.scores[0] ? run.scores[0].values[0].length : 1);
+  const words = { task: "per task", prompt: "per prompt" };
+  return [
+    h("div", { class: "controls" }, choice("Task", tasks, state, "task", titleOf), choice("Method", methods, state, "method"),
+      choice("Ranking", rankings, state, "ranking", (name) => words[name] || name), slider("Heads", steps, state)),
+    h("div", { class: "grid" },
+      curveFigure(run, state, unique(run.curves.map((curve) => curve.task)), { what: "heads", log: false }),
+      readout("Heads", state, (task) => [...seriesOf(run, task), ...bandsOf(run, task)], run.summary, run.threshold, tasks.length > 1),
+      run.scores.length ? headMaps(run, state, heads) : null, attentionFigure(run, state, heads), headTable(run, state, heads),
+      comparison(run)),
+  ];
+}
+
+function comparison(run) {
+  const shown = run.multipliers.map((row) => ({ ...row, interval: known(row.low) ? `[${fixed(row.low, 2)}, ${fixed(row.high, 2)}]` : "–" }));
+  if (shown.length === 0) return null;
+  const columns = [
+    { key: "task", title: "Task", show: titleOf }, { key: "against", title: "Against" },
+    { key: "multiplier", title: "Multiplier", number: true, show: (value) => (known(value) ? `${fixed(value, 2)}×` : "not reached") },
+    { key: "interval", title: "95 % interval" }, { key: "first_k", title: "First", number: true, show: (value) => fixed(value, 1) },
+    { key: "second_k", title: "Second", number: true, show: (value) => fixed(value, 1) }, { key: "note", title: "Note" },
+  ];
+  return figureOf("Multipliers", { note: "How many times more the first series needs to reach the threshold than each other one." },
+    tableOf({ caption: "Multipliers", columns, rows: shown, page: 25 }).element);
+}
