@@ -22,7 +22,7 @@ import headscope as hs
 from headscope.cli import _print_json, app
 from headscope.methods import EDGE_METHODS, METHODS
 from headscope.models import BUILTIN
-from headscope.results import Curve, Scores
+from headscope.results import Attention, Curve, Scores
 from headscope.runs import read_manifest
 from headscope.tasks import TASKS
 
@@ -30,20 +30,21 @@ from headscope.tasks import TASKS
 FLAGS = {
     "check": "model --task -t --n -n --seed --json",
     "heads": (
-        "models --task -t --method -m --ranking --fill --signed --threshold --draws --n -n --seed --out -o --format "
-        "--top --json"
+        "models --task -t --method -m --ranking --fill --signed --threshold --draws --points --n -n --seed --out -o "
+        "--format --top --json"
     ),
     "sparsify": (
-        "model --out -o --text --windows --length --steps --batch --accumulate --lr --lr-end --warmup --clip "
-        "--lora-rank --constraint --margin --margin-start --distill --strength --rate --bias --noise --noise-end "
-        "--temperature --held-out --every --checkpointing --seed"
+        "model --out -o --text --top-p --windows --length --steps --batch --positions --accumulate --lr --lr-end "
+        "--warmup --clip --lora-rank --start --constraint --margin --margin-start --distill --strength --rate --bias "
+        "--noise --noise-end --temperature --held-out --every --checkpointing --seed"
     ),
     "sparsify-report": "dense sparse --out -o --task --text --windows --length --n --seed --json",
     "merge": "adapter base --out -o",
+    "reproduce": "--preset --only --models --comet --out -o --format --open --json",
     "report": "runs --out -o --title",
     "edges": (
-        "models --task -t --method -m --split --choice --connected --signed --threshold --n -n --seed --out -o "
-        "--format --top --json"
+        "models --task -t --method -m --split --choice --connected --signed --threshold --points --n -n --seed "
+        "--out -o --format --top --json"
     ),
     "functions": (
         "model --data --function --ranking --k --draws --n -n --train --shots --factor --steps --max-new-tokens "
@@ -262,11 +263,11 @@ def test_a_killed_run_goes_on(capfd, run, tmp_path: Path):
         name: when for name, when in before.items() if name in noted
     }
     assert records(folder).keys() == records(run[0]).keys()
+    kinds = {"scores": (Scores, "values"), "attention": (Attention, "patterns"), "curve": (Curve, "explained")}
     for name in records(folder):
-        kind = Scores if name.startswith("scores") else Curve
-        mine, whole = kind.load(folder / name), kind.load(run[0] / name)
-        values = [record.values if isinstance(record, Scores) else record.explained for record in (mine, whole)]
-        np.testing.assert_allclose(values[0], values[1], atol=1e-4)
+        kind, values = kinds.get(name.partition("-")[0], kinds["curve"])
+        mine, whole = (getattr(kind.load(place / name), values) for place in (folder, run[0]))
+        np.testing.assert_allclose(mine, whole, atol=1e-3 if kind is Attention else 1e-4)
 
 
 def test_heads_as_tables(capfd, tmp_path: Path):

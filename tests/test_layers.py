@@ -18,7 +18,7 @@ ROOT = Path(headscope.__file__).parent
 # From the roof to the cellar. A module imports from floors below its own, never from its own or above.
 FLOORS = [
     {"cli"},
-    {"cli_functions", "cli_report", "cli_roles", "cli_sparse"},
+    {"cli_functions", "cli_report", "cli_reproduce", "cli_roles", "cli_sparse"},
     {"console"},
     {"studies"},
     {"report"},

@@ -36,9 +36,9 @@ def test_two_models_of_one_name_are_two_series(tmp_path):
         formats=["png", "svg", "pdf"],
     )  # fmt: skip
     assert [curve.model for curve in study.curves] == ["left-model", "right-model"]
-    ((task, label, found),) = study.multipliers
-    assert (task, found.value) == ("ioi", pytest.approx(1.0))
-    assert label.startswith("right-model")
+    (compared,) = study.multipliers
+    assert (compared.task, compared.found.value) == ("ioi", pytest.approx(1.0))
+    assert (compared.first, compared.against) == ("left-model, attribution", "right-model, attribution")
     for name in ("curves", "heads-left-model-ioi-attribution"):
         assert (tmp_path / "run" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert (tmp_path / "run" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
@@ -145,9 +145,9 @@ def test_the_edge_study(tmp_path):
     assert [curve.explained[-1] for curve in study.curves] == [pytest.approx(1.0, abs=1e-4)] * 2
     best, chance = (curve.area for curve in study.curves)
     assert best > chance
-    ((_, _, found),) = study.multipliers
-    assert found.value is not None
-    assert found.value < 0.5
+    (compared,) = study.multipliers
+    assert compared.found.value is not None
+    assert compared.found.value < 0.5
     (circuit,) = study.circuits
     read = networkx.read_graphml(tmp_path / "run" / "circuit-nano-ioi-eap-ig.graphml")
     assert read.number_of_edges() == circuit["kept"] == circuit["chosen"] >= circuit["connected"]

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from headscope import cli_functions, cli_report, cli_roles, cli_sparse
+from headscope import cli_functions, cli_report, cli_reproduce, cli_roles, cli_sparse
 from headscope.console import (
     AsJson,
     Formats,
     Models,
     Out,
+    Points,
     Prompts,
     Seed,
     Signed,
@@ -104,6 +105,7 @@ def heads(
     signed: Signed = False,
     threshold: Threshold = 0.9,
     draws: Annotated[int, typer.Option(min=0, help="Random rankings for the grey reference band; 0 for none.")] = 3,
+    points: Points = None,
     n: Prompts = 100,
     seed: Seed = 0,
     to: Out = None,
@@ -114,7 +116,7 @@ def heads(
     """Which heads does a model use, and how few of them are enough?
 
     Scores every head of one or more models on one or more tasks, sweeps the number of heads kept, and draws explained
-    effect against heads kept with the multiplier between the first series and the others, and head maps.
+    effect against heads kept with the multiplier between series, and head maps.
     A run that was stopped goes on where it was when the same command is given again.
 
     Examples: `headscope heads smollm2-135m --task ioi --n 50`,
@@ -123,7 +125,7 @@ def heads(
     names = _task_names(task)
     options = {
         "methods": _split(method, "--method"), "rankings": _split(ranking, "--ranking"), "fill": fill,
-        "signed": signed, "draws": draws, "n": n, "seed": seed,
+        "signed": signed, "draws": draws, "n": n, "seed": seed, **({"points": points} if points else {}),
     }  # fmt: skip
     formats = _split(figures, "--format")
     folder = to or _default_folder("heads", {"models": models, "tasks": names, **options})
@@ -161,6 +163,7 @@ def edges(
     ] = False,
     signed: Signed = False,
     threshold: Threshold = 0.9,
+    points: Points = None,
     n: Prompts = 50,
     seed: Seed = 0,
     to: Out = None,
@@ -180,7 +183,7 @@ def edges(
     formats = _split(figures, "--format")
     options = {
         "methods": _split(method, "--method"), "split": split, "choice": choice, "connected": connected,
-        "signed": signed, "n": n, "seed": seed,
+        "signed": signed, "n": n, "seed": seed, **({"points": points} if points else {}),
     }  # fmt: skip
     folder = to or _default_folder("edges", {"models": models, "tasks": names, **options})
 
@@ -208,6 +211,7 @@ app.command()(cli_roles.roles)
 cli_functions.register(app)
 cli_sparse.register(app)
 cli_report.register(app)
+app.command()(cli_reproduce.reproduce)
 
 listing = typer.Typer(no_args_is_help=True, help="What there is: models, tasks, methods.")
 app.add_typer(listing, name="list")
@@ -255,8 +259,8 @@ def _print_study(study: HeadStudy | EdgeStudy, curves: list[dict], top: int, thr
         if "random" not in scores.method:
             out.print(_top(scores, top, what))
     out.print(_curve_table(curves, threshold, what))
-    for task_name, label, found in study.multipliers:
-        line = f"{task_name}: {study.curves[0].label} against {label}: {found}"
+    for c in study.multipliers:
+        line = f"{c.task}: {c.first} against {c.against}: {c.found}"
         out.print(_plain(line), soft_wrap=True, highlight=False)
     _warn_unusable(study.checks)
     print_places(study.figures, study.folder)
@@ -307,7 +311,7 @@ def _study_as_dict(study: HeadStudy | EdgeStudy, curves: list[dict], top: int, w
             for s in study.scores
         ],
         "curves": curves,
-        "multipliers": [{"task": task, "against": label, **asdict(m)} for task, label, m in study.multipliers],
+        "multipliers": [compared.as_dict() for compared in study.multipliers],
         "figures": [str(path) for path in study.figures],
     }
 

@@ -37,6 +37,9 @@ Signed = Annotated[
     ),
 ]
 Threshold = Annotated[float, typer.Option(help="Explained effect at which curves are compared.")]
+Points = Annotated[
+    int | None, typer.Option(min=2, help="Points of a curve at most; the usual grid if not given.", show_default=False)
+]
 Out = Annotated[
     Path | None, typer.Option("--out", "-o", help="Run folder; by default one under runs/ for these settings.")
 ]

@@ -30,6 +30,7 @@ RANKINGS = ("task", "prompt")
 
 # Up to this many heads every k is run; beyond, every k at the small end and then ever fewer.
 EVERY_K = 160
+EDGE_POINTS = 31
 
 
 @torch.no_grad()
@@ -43,6 +44,7 @@ def sweep(
     fill: str = "corrupt",
     choice: str = "top",
     k: list[int] | None = None,
+    points: int | None = None,
     resamples: int = 1000,
     seed: int = 0,
 ) -> Curve:
@@ -53,11 +55,13 @@ def sweep(
     fill: "corrupt", "mean" or "zero". (Edges: one ranking per task, corrupt fill.)
     choice: of edges, "top" keeps the k best, "greedy" the first k of a circuit grown from the logits.
     k: the numbers of heads to keep; all of them for small models and a grid for large ones, unless given.
+    points: how many numbers that grid has at most.
     resamples, seed: of the bootstrap.
     """
     if isinstance(scores, EdgeScores):
         if (ranking, fill) != ("task", "corrupt"):
             raise InputError(f'Edges know ranking "task" and fill "corrupt" only, found {ranking!r} and {fill!r}.')
+        k = log_grid(len(scores.graph), points or EDGE_POINTS) if k is None else k
         return _sweep_edges(model, task, scores, signed=signed, choice=choice, k=k, resamples=resamples, seed=seed)
     if choice != "top":
         raise InputError(f'Heads are chosen by rank alone ("top"), found {choice!r}.')
@@ -69,7 +73,8 @@ def sweep(
             f"These scores are of shape {scores.per_prompt.shape} (prompts, layers, heads); {model.name} needs "
             f"{(len(task), *shape)} here. Score this model on this task."
         )
-    counts = _counts(grid(shape[0] * shape[1]) if k is None else k, shape[0] * shape[1], "heads")
+    total = shape[0] * shape[1]
+    counts = _counts(grid(total, points) if k is None else k, total, "heads")
     rank_NLH = _ranks(scores.per_prompt if ranking == "prompt" else scores.values[None], signed)
     open_session = session_opener(model, task, fill)
 
@@ -83,7 +88,7 @@ def sweep(
         kept_PB = session.metrics(keep_PBLH)
         return torch.cat([session.metric_B[None], corrupt_B[None], kept_PB]).T
 
-    title = f"Keeping 0 to {shape[0] * shape[1]} heads of {model.name} on {task.name}"
+    title = f"Keeping 0 to {total} heads of {model.name} on {task.name}"
     clean, corrupt, *kept = per_prompt(model, task, run, title).astype(np.float64).T
     _refuse_nothing(model, task, clean, corrupt)
     return Curve.of(
@@ -93,11 +98,11 @@ def sweep(
 
 
 def _sweep_edges(
-    model: Model, task: Task, scores: EdgeScores, *, signed: bool, choice: str, k: list[int] | None, resamples: int,
+    model: Model, task: Task, scores: EdgeScores, *, signed: bool, choice: str, k: list[int], resamples: int,
     seed: int,
 ) -> Curve:  # fmt: skip
     total = len(scores.graph)
-    counts = _counts(log_grid(total) if k is None else k, total, "edges")
+    counts = _counts(k, total, "edges")
     ranks_E = np.empty(total, dtype=np.int64)
     ranks_E[scores.ranked(signed=signed, choice=choice)] = np.arange(total)
     title = f"Keeping 1 to {total:,} edges of {model.name} on {task.name}"
@@ -147,8 +152,9 @@ def _counts(k: list[int], total: int, what: str) -> np.ndarray:
     return counts
 
 
-def log_grid(total: int, points: int = 31) -> list[int]:
+def log_grid(total: int, points: int) -> list[int]:
     """Numbers of edges to keep, evenly spaced on a log axis."""
+    _refuse_few(points)
     return sorted({round(total ** (at / (points - 1))) for at in range(points)})
 
 
@@ -172,15 +178,22 @@ def random_band(
     )
 
 
-def grid(total: int) -> list[int]:
-    """Numbers of heads to keep: all for small models, otherwise every one at first and then about a tenth more each."""
-    if total <= EVERY_K:
-        return list(range(total + 1))
+def grid(total: int, points: int | None = None) -> list[int]:
+    """Numbers of heads to keep: all for small models, otherwise every one at first and then about a tenth more each;
+    at most `points` of these, both ends among them."""
     counts, step = [0], 1.0
     while counts[-1] < total:
-        step = max(1.0, counts[-1] * 0.1)
+        step = 1.0 if total <= EVERY_K else max(1.0, counts[-1] * 0.1)
         counts.append(min(total, counts[-1] + int(step)))
-    return counts
+    if points is None or points >= len(counts):
+        return counts
+    _refuse_few(points)
+    return sorted({counts[round(at * (len(counts) - 1) / (points - 1))] for at in range(points)})
+
+
+def _refuse_few(points: int) -> None:
+    if points < 2:
+        raise InputError(f"A curve has two points at least, found {points}.")
 
 
 def _refuse_nothing(model: Model, task: Task, clean: np.ndarray, corrupt: np.ndarray) -> None:

@@ -58,12 +58,14 @@ def windows(model: Model, text: str, *, count: int, length: int, seed: int = 0, 
 
 def written(model: Model, *, count: int, length: int, seed: int, top_p: float = TOP_P) -> Tensor:
     """Windows that the dense model wrote, each from its beginning token on, kept in the cache as they are made.
+    Where the tokenizer begins no text with that token, it is taken off again: the model will not see it elsewhere.
 
     top_p: every token is drawn from the likeliest ones that together have this probability. At 1 a small model soon
     leaves what it was trained on, and writes what nobody would.
     """
-    start = _start(model)
+    start, shown_first = _start(model), _begins(model)
     made: list[Tensor] = []
+    length += 0 if shown_first else 1
     asked = f"{model.fingerprint()} {length} {start} {top_p}"
     folder = cache_folder() / "text" / f"{model.name}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}"
     with bar(f"{model.name} writes its text", -(-count // ROWS) * length, unit="tokens") as shown:
@@ -77,7 +79,7 @@ def written(model: Model, *, count: int, length: int, seed: int, top_p: float = 
             made.append(_write(model, start, length, top_p, draw, shown))
             with whole_file(piece) as path:
                 save_file({"ids": made[-1].int()}, path)
-    return torch.cat(made)[:count]
+    return torch.cat(made)[:count, 0 if shown_first else 1 :]
 
 
 @torch.no_grad()
@@ -112,26 +114,26 @@ def drawn(logits_BV: Tensor, top_p: float, draw: torch.Generator) -> Tensor:
 def _start(model: Model) -> int:
     """The token with which this model's texts begin."""
     tokenizer: Any = model.tokenizer
-    first = tokenizer("a")["input_ids"][0]
     # A tokenizer that puts nothing before a text: in training, texts were divided by this, or by their ends.
     divider = tokenizer.get_vocab().get("<|endoftext|>")
-    known = (
-        first if first in tokenizer.all_special_ids else None,
-        divider,
-        tokenizer.bos_token_id,
-        tokenizer.eos_token_id,
-    )
+    known = (*_begins(model), divider, tokenizer.bos_token_id, tokenizer.eos_token_id)
     found = next((token for token in known if token is not None), None)
     if found is None:
         raise InputError(f"{model.name} has no token that begins a text, so it cannot write its own: give --text.")
     return found
 
 
+def _begins(model: Model) -> list[int]:
+    """What the tokenizer puts before every text: one special token, or nothing."""
+    tokenizer: Any = model.tokenizer
+    first = tokenizer("a")["input_ids"][0]
+    return [first] if first in tokenizer.all_special_ids else []
+
+
 def _cut(model: Model, name: str, length: int) -> Tensor:
     """A corpus as windows; where the tokenizer begins texts with a special token, so does every window."""
     tokenizer: Any = model.tokenizer
-    first = tokenizer("a")["input_ids"][0]
-    head = [first] if first in tokenizer.all_special_ids else []
+    head = _begins(model)
     ids = [token for text in _texts(name) for token in tokenizer(text, add_special_tokens=False)["input_ids"]]
     body = length - len(head)
     rows = [head + ids[at : at + body] for at in range(0, len(ids) - body + 1, body)]

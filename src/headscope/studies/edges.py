@@ -4,8 +4,8 @@
 2. Score the edges by each method; save the scores.
 3. Sweep the number of edges kept, on a log axis; save the curve.
 4. Choose the circuit at the threshold, and run it: what does it explain by itself?
-5. Draw the curves of all series (model, method), compare the first with each other one by its multiplier, and draw and
-   export the circuits.
+5. Draw the curves of all series (model, method), compare them by their multiplier as the head study does, and draw
+   and export the circuits.
 
 Every record is a unit of the run folder: a killed run resumes after the last finished one.
 """
@@ -20,7 +20,7 @@ from typing import Any
 
 import networkx
 
-from headscope.curves import Multiplier, crossing, run_circuit, sweep
+from headscope.curves import crossing, run_circuit, sweep
 from headscope.graph import CHOICES, SPLITS
 from headscope.measure import Check
 from headscope.methods import edge_method
@@ -32,6 +32,7 @@ from headscope.runs import Run
 from headscope.studies.heads import (
     CURVE_COLUMNS,
     RATIO_COLUMNS,
+    Compared,
     by_task,
     compare,
     curve_rows,
@@ -60,7 +61,7 @@ class EdgeStudy:
     checks: list[Check]
     scores: list[EdgeScores]
     curves: list[Curve]
-    multipliers: list[tuple[str, str, Multiplier]]
+    multipliers: list[Compared]
     circuits: list[dict[str, Any]]
     figures: list[Path]
 
@@ -68,9 +69,9 @@ class EdgeStudy:
 def study_edges(
     models: list[str], tasks: list[str], *, out: Path, methods: Iterable[str] = ("eap-ig",), split: str = "none",
     choice: str = "top", connected: bool = False, n: int = 50, seed: int = 0, signed: bool = False,
-    threshold: float = 0.9, formats: Iterable[str] = ("png", "svg", "pdf"),
+    threshold: float = 0.9, points: int | None = None, formats: Iterable[str] = ("png", "svg", "pdf"),
 ) -> EdgeStudy:  # fmt: skip
-    """Run the study, or go on with it, in the folder `out`."""
+    """Run the study, or go on with it, in the folder `out`. points: of a curve at most, if not the usual grid."""
     methods, formats = list(methods), list(formats)
     score = {name: edge_method(name) for name in methods}
     refuse_unknown("format", formats, FORMATS)
@@ -79,7 +80,7 @@ def study_edges(
     pick = {"signed": signed, "choice": choice}
     settings = {
         "models": models, "tasks": tasks, "methods": methods, "split": split, "n": n, "seed": seed, **pick,
-        "connected": connected, **file_hashes(tasks),
+        "connected": connected, **({"points": points} if points else {}), **file_hashes(tasks),
     }  # fmt: skip
     run = Run.open(out, command="edges", settings=settings)
     checks, all_scores, curves, circuits = [], [], [], []
@@ -90,7 +91,7 @@ def study_edges(
             make = lambda m=method_name, mo=model, t=task: score[m](mo, t, split=split)  # noqa: E731
             scores = unit(run, f"edges-{part}", EdgeScores, make)
             all_scores.append(scores)
-            make = lambda mo=model, t=task, s=scores: sweep(mo, t, s, **pick)  # noqa: E731
+            make = lambda mo=model, t=task, s=scores: sweep(mo, t, s, points=points, **pick)  # noqa: E731
             curves.append(unit(run, f"curve-{part}", Curve, make))
             if "random" not in scores.method:
                 circuits.append(
@@ -137,8 +138,8 @@ def _circuit(
 
 
 def _draw(
-    run: Run, curves: list[Curve], compared: list[tuple[str, str, Multiplier]], circuits: list[networkx.DiGraph],
-    threshold: float, formats: list[str],
+    run: Run, curves: list[Curve], compared: list[Compared], circuits: list[networkx.DiGraph], threshold: float,
+    formats: list[str],
 ) -> list[Path]:  # fmt: skip
     """The curves first, then a picture of each circuit, which is exported as well."""
     drawn = {

@@ -5,8 +5,9 @@ enough.
 2. Score the heads by each method; save the scores.
 3. Sweep the number of heads kept under each ranking; save the curve, with a band of random rankings for reference.
    Save the attention patterns of a few prompts, to look at.
-4. Draw head maps and the curves of all series (model, method, ranking) side by side, and compare the first series
-   with each other one by its multiplier.
+4. Draw head maps and the curves of all series (model, method, ranking) side by side, and compare series by their
+   multiplier: of several models the first with each other one by the same method and ranking (with several rankings,
+   in a figure for each); of one model the first series with each other one.
 
 Every record is a unit of the run folder: a killed run resumes after the last finished one.
 """
@@ -43,25 +44,39 @@ R = TypeVar("R", bound=Record)
 
 
 @dataclass(frozen=True)
+class Compared:
+    """Two series on a task, by their labels, and the multiplier of the first over the second."""
+
+    task: str
+    first: str
+    against: str
+    ranking: str
+    found: Multiplier
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"task": self.task, "first": self.first, "against": self.against, **asdict(self.found)}
+
+
+@dataclass(frozen=True)
 class HeadStudy:
-    """What the head study found. Series follow models, then methods, then rankings; multipliers compare the first
-    series with each other one, by task."""
+    """What the head study found. Series follow models, then methods, then rankings."""
 
     folder: Path
     checks: list[Check]
     scores: list[Scores]
     curves: list[Curve]
     bands: list[Curve]
-    multipliers: list[tuple[str, str, Multiplier]]
+    multipliers: list[Compared]
     figures: list[Path]
 
 
 def study_heads(
     models: list[str], tasks: list[str], *, out: Path, methods: Iterable[str] = ("patching",),
     rankings: Iterable[str] = ("task",), n: int = 100, seed: int = 0, fill: str = "corrupt", signed: bool = False,
-    threshold: float = 0.9, draws: int = 3, formats: Iterable[str] = ("png", "svg", "pdf"),
+    threshold: float = 0.9, draws: int = 3, points: int | None = None,
+    formats: Iterable[str] = ("png", "svg", "pdf"),
 ) -> HeadStudy:  # fmt: skip
-    """Run the study, or go on with it, in the folder `out`."""
+    """Run the study, or go on with it, in the folder `out`. points: of a curve at most, if not the usual grid."""
     methods, rankings, formats = list(methods), list(rankings), list(formats)
     score = {name: method(name) for name in methods}
     refuse_unknown("format", formats, FORMATS)
@@ -69,7 +84,7 @@ def study_heads(
     refuse_unknown("fill", [fill], FILLS)
     settings = {
         "models": models, "tasks": tasks, "methods": methods, "rankings": rankings, "n": n, "seed": seed, "fill": fill,
-        "signed": signed, "draws": draws, **file_hashes(tasks),
+        "signed": signed, "draws": draws, **({"points": points} if points else {}), **file_hashes(tasks),
     }  # fmt: skip
     run = Run.open(out, command="heads", settings=settings)
     checks, all_scores, curves, bands = [], [], [], []
@@ -80,7 +95,7 @@ def study_heads(
             scores = unit(run, f"scores-{part}", Scores, lambda m=method_name, t=task, mo=model: score[m](mo, t))
             all_scores.append(scores)
             for ranking in rankings:
-                options = {"ranking": ranking, "signed": signed, "fill": fill}
+                options = {"ranking": ranking, "signed": signed, "fill": fill, "points": points}
                 make = lambda mo=model, t=task, s=scores, o=options: sweep(mo, t, s, **o)  # noqa: E731
                 curves.append(unit(run, f"curve-{part}-{ranking}", Curve, make))
         if shows_patterns(model, task):
@@ -157,12 +172,19 @@ def checked(run: Run, file: str, model: Model, task: Task) -> Check:
     return found
 
 
-def compare(curves: list[Curve], threshold: float) -> list[tuple[str, str, Multiplier]]:
-    """(task, label of the second series, multiplier of the first series over it)."""
-    compared = []
-    for group in by_task(curves).values():
-        compared += [(c.task, c.label, multiplier(group[0], c, threshold=threshold)) for c in group[1:]]
-    return compared
+def compare(curves: list[Curve], threshold: float) -> list[Compared]:
+    """On every task, of several models the first with each other one by the same method and ranking, of one model the
+    first series with each other one."""
+    several = len({curve.model for curve in curves}) > 1
+    groups: dict[tuple[str, ...], list[Curve]] = {}
+    for curve in curves:
+        same = (curve.method, curve.settings["ranking"]) if several else ()
+        groups.setdefault((curve.task, *same), []).append(curve)
+    return [
+        Compared(c.task, group[0].label, c.label, c.settings["ranking"], multiplier(group[0], c, threshold=threshold))
+        for group in groups.values()
+        for c in group[1:]
+    ]
 
 
 def by_task(curves: Iterable[Curve]) -> dict[str, list[Curve]]:
@@ -173,14 +195,13 @@ def by_task(curves: Iterable[Curve]) -> dict[str, list[Curve]]:
 
 
 def _draw(
-    run: Run, all_scores: list[Scores], curves: list[Curve], bands: list[Curve],
-    compared: list[tuple[str, str, Multiplier]], threshold: float, formats: list[str],
+    run: Run, all_scores: list[Scores], curves: list[Curve], bands: list[Curve], compared: list[Compared],
+    threshold: float, formats: list[str],
 ) -> list[Path]:  # fmt: skip
     """The curves first, then a head map for each model, task and method."""
     figures = {
-        "curves": curve_panels(
-            by_task(curves), bands=by_task(bands), segments=segments(curves, compared), threshold=threshold
-        )
+        name: curve_panels(by_task(part), bands=by_task(bands), segments=segments(part, compared), threshold=threshold)
+        for name, part in curve_figures(curves).items()
     }
     for scores in all_scores:
         name = f"heads-{scores.model}-{scores.task}-{scores.method}"
@@ -198,21 +219,30 @@ def save_figures(run: Run, figures: Mapping[str, Figure], formats: Iterable[str]
     return paths
 
 
-def segments(curves: list[Curve], compared: list[tuple[str, str, Multiplier]]) -> dict[str, tuple[float, float, float]]:
+def curve_figures(curves: list[Curve]) -> dict[str, list[Curve]]:
+    """Which curves stand in which figure: all in `curves`; of several models under several rankings, one a ranking."""
+    rankings = dict.fromkeys(curve.settings["ranking"] for curve in curves)
+    if len(rankings) == 1 or len({curve.model for curve in curves}) == 1:
+        return {"curves": curves}
+    return {f"curves-{name}": [curve for curve in curves if curve.settings["ranking"] == name] for name in rankings}
+
+
+def segments(curves: list[Curve], compared: list[Compared]) -> dict[str, tuple[float, float, float]]:
     """By task, where two curves reach the threshold and their multiplier; nothing where there are more than two."""
     if any(len(group) != 2 for group in by_task(curves).values()):
         return {}
+    labels = {curve.label for curve in curves}
     return {
-        task: (found.dense_k, found.sparse_k, found.value)
-        for task, _, found in compared
-        if found.dense_k is not None and found.sparse_k is not None and found.value is not None
-    }
+        c.task: (c.found.dense_k, c.found.sparse_k, c.found.value)
+        for c in compared
+        if {c.first, c.against} <= labels
+        and c.found.dense_k is not None and c.found.sparse_k is not None and c.found.value is not None
+    }  # fmt: skip
 
 
 def _write_tables(
-    run: Run, all_scores: list[Scores], curves: list[Curve], compared: list[tuple[str, str, Multiplier]],
-    threshold: float,
-) -> None:  # fmt: skip
+    run: Run, all_scores: list[Scores], curves: list[Curve], compared: list[Compared], threshold: float
+) -> None:
     heads = [
         (s.model, s.task, s.method, rank, head_name(layer, head), layer, head, f"{s.values[layer, head]:.6g}")
         for s in all_scores
@@ -230,7 +260,7 @@ def _write_tables(
 
 
 CURVE_COLUMNS = "model task method ranking k explained low high"
-RATIO_COLUMNS = "task against multiplier low high first_k second_k threshold note"
+RATIO_COLUMNS = "task first against multiplier low high first_k second_k threshold note"
 
 
 def curve_rows(curves: list[Curve]) -> list[tuple]:
@@ -241,10 +271,12 @@ def curve_rows(curves: list[Curve]) -> list[tuple]:
     ]
 
 
-def ratio_rows(compared: list[tuple[str, str, Multiplier]]) -> list[tuple]:
-    return [
-        (task, label, m.value, m.low, m.high, m.dense_k, m.sparse_k, m.threshold, m.note) for task, label, m in compared
-    ]
+def ratio_rows(compared: list[Compared]) -> list[tuple]:
+    rows = []
+    for c in compared:
+        m = c.found
+        rows.append((c.task, c.first, c.against, m.value, m.low, m.high, m.dense_k, m.sparse_k, m.threshold, m.note))
+    return rows
 
 
 def write_tables(run: Run, tables: dict[str, tuple[str, list[tuple]]]) -> None:

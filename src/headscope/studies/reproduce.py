@@ -1,0 +1,309 @@
+"""The five published figures in one go, each by its own study, with the published numbers beside those measured here.
+
+    figure   study          what it shows
+    000      heads          explained effect against heads kept, one ranking per task; dense against sparse
+    001      heads          the same, a ranking per prompt
+    002      edges          explained effect against edges kept
+    003      functions      answers with a function's heads masked, against others at random
+    004      roles          change of the target's log-probability as heads of each role are ablated
+    sparse   sparsity       no figure of its own: how sparse the sparse model of 000 to 002 is
+
+1. Say how long it will take, from one timed pass and what each study asks for.
+2. Run the studies into folders of their own; each resumes by itself.
+3. Set every published number beside the one that came out, and write `reproduce.json`.
+
+The published numbers are of other models (GPT-2, OLMo-7B, Llama 3), so the two columns are not the same experiment.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headscope.errors import InputError
+from headscope.files import write_json
+from headscope.methods.gating import preset_of as gate_preset
+from headscope.models import Model, load
+from headscope.results import ROLES
+from headscope.roles import spread
+from headscope.studies.edges import study_edges
+from headscope.studies.function_tables import study_functions
+from headscope.studies.functions import Settings
+from headscope.studies.heads import Compared, study_heads
+from headscope.studies.roles import study_roles
+from headscope.studies.sparsity import study_sparsity
+from headscope.tasks import make_task
+
+PAIR = ("smollm2-135m", "smollm2-135m-sparse")
+TASKS = ("greater-than", "ioi", "docstring", "ioi-long")
+ROLE_TASKS = ("syntax", "common-sense", "math")
+
+TITLES = {
+    "000": "Explained effect against heads kept, one ranking per task",
+    "001": "Explained effect against heads kept, a ranking per prompt",
+    "002": "Explained effect against edges kept",
+    "003": "Answers with a function's heads masked, against random heads",
+    "004": "What taking heads of each role away does to the target",
+    "sparse": "The sparse model behind 000 to 002: open attention edges, and what they cost",
+}
+
+# Multipliers by task, in the order of TASKS; shares of heads by role; accuracies at 16 and 128 masked heads.
+MULTIPLIERS = {"000": (4.5, 2.2, 2.2, 1.4), "001": (0.6, 2.0, 1.3, 1.6), "002": (97.0, 42.8, 8.6, 5.4)}
+SHARES = {"syntax": (25.6, 63.0), "common-sense": (27.4, 64.6), "math": (52.6, 39.0)}
+RETRIEVAL = {16: ("0.95", "0.95"), 128: ("near 0", "above 0.75")}
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What each study is asked for."""
+
+    heads: dict[str, Any]
+    edges: dict[str, Any]
+    functions: Settings
+    roles: dict[str, Any]
+    windows: int
+
+
+PRESETS = {
+    "quick": Preset(
+        heads={"methods": ["attribution"], "n": 8, "draws": 0, "points": 20},
+        edges={"methods": ["eap"], "n": 6, "points": 12},
+        functions=Settings(
+            rankings=("attribution",), draws=2, n=8, train=8, ablated=4, shots=2, alphas=(), max_new_tokens=6
+        ),
+        roles={"seeds": 1, "preset": "cpu", "n": 64, "held_out": 8, "compare": 0},
+        windows=16,
+    ),
+    "full": Preset(
+        heads={"methods": ["patching"], "n": 50, "draws": 3},
+        edges={"methods": ["eap-ig"], "n": 30},
+        functions=Settings(),
+        roles={"seeds": 3, "preset": "cpu", "n": 64, "held_out": 24, "compare": 8},
+        windows=128,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One published figure as it came out here: the run folder and its picture, both relative to the whole's folder."""
+
+    id: str
+    title: str
+    run: str
+    image: str
+
+
+@dataclass(frozen=True)
+class Number:
+    """A published number beside the one measured here."""
+
+    figure: str
+    what: str
+    published: str
+    measured: str
+    setting: str
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    folder: Path
+    figures: list[Figure]
+    numbers: list[Number]
+    seconds: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "figures": [asdict(figure) for figure in self.figures],
+            "numbers": [asdict(number) for number in self.numbers],
+            "seconds": round(self.seconds, 1),
+        }
+
+
+def chosen_figures(only: Sequence[str] | None) -> list[str]:
+    """The figures asked for; all if none is named."""
+    if unknown := [name for name in only or () if name not in TITLES]:
+        raise InputError(f"Unknown figure {unknown[0]!r}. Known: {', '.join(TITLES)}.")
+    return [name for name in TITLES if not only or name in only]
+
+
+def preset_of(name: str | Preset) -> Preset:
+    if isinstance(name, Preset):
+        return name
+    if name not in PRESETS:
+        raise InputError(f"Unknown preset {name!r}. Known: {', '.join(PRESETS)}.")
+    return PRESETS[name]
+
+
+def reproduce(
+    models: Sequence[str] = PAIR, *, out: Path, preset: str | Preset = "quick", only: Sequence[str] | None = None,
+    comet: str = "auto", formats: Iterable[str] = ("png", "svg", "pdf"),
+    say: Callable[[str], None] = lambda text: None,
+) -> Reproduction:  # fmt: skip
+    """Run the studies behind the figures, or go on with them, in folders below `out`.
+
+    models: the dense model first, its sparse variant second (further ones are more series). only: figures to draw.
+    say: called with a line before each study.
+    """
+    began, how, wanted = time.monotonic(), preset_of(preset), chosen_figures(only)
+    parts = _Parts(list(models), out, how, list(formats), comet, wanted)
+    figures, numbers = [], []
+    for name, ids in STUDIES.items():
+        if asked := [figure for figure in wanted if figure in ids]:
+            say(f"{name}: figure{'s' * (len(asked) > 1)} {', '.join(asked)}")
+            made, found = getattr(parts, name)(asked)
+            figures += made
+            numbers += found
+    whole = Reproduction(out, figures, numbers, time.monotonic() - began)
+    about = {"command": "reproduce", "preset": preset if isinstance(preset, str) else "own", "models": list(models)}
+    write_json(out / "reproduce.json", {**about, **whole.as_dict()})
+    return whole
+
+
+STUDIES = {
+    "heads": ("000", "001"), "edges": ("002",), "functions": ("003",), "roles": ("004",), "sparsity": ("sparse",)
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """One method per study: which figures it gave, and its rows of the table."""
+
+    models: list[str]
+    out: Path
+    how: Preset
+    formats: list[str]
+    comet: str
+    wanted: list[str]
+
+    def figure(self, id: str, run: str, image: str) -> Figure:
+        return Figure(id, TITLES[id], run, f"{run}/{image}.png")
+
+    def heads(self, asked: list[str]) -> tuple[list[Figure], list[Number]]:
+        rankings = {"000": "task", "001": "prompt"}
+        run = "heads" if len(asked) > 1 else f"heads-{asked[0]}"
+        study = study_heads(
+            self.models, list(TASKS), out=self.out / run, rankings=[rankings[id] for id in asked],
+            formats=self.formats, **self.how.heads,
+        )  # fmt: skip
+        figures, numbers = [], []
+        for id in asked:
+            image = "curves" if len(asked) == 1 or len(self.models) == 1 else f"curves-{rankings[id]}"
+            figures.append(self.figure(id, run, image))
+            of = [compared for compared in study.multipliers if compared.ranking == rankings[id]]
+            numbers += self._ratios(id, of, "heads needed, dense over sparse", study.curves[0].settings["n"])
+        return figures, numbers
+
+    def edges(self, asked: list[str]) -> tuple[list[Figure], list[Number]]:
+        study = study_edges(self.models, list(TASKS), out=self.out / "edges", formats=self.formats, **self.how.edges)
+        numbers = self._ratios(
+            "002", study.multipliers, "edges needed, dense over sparse", study.curves[0].settings["n"]
+        )
+        return [self.figure("002", "edges", "curves")], numbers
+
+    def _ratios(self, id: str, rows: list[Compared], what: str, n: int) -> list[Number]:
+        """Multipliers of the second model, where there is one."""
+        if len(self.models) < 2:
+            return []
+        published: dict[str, float] = dict(zip(TASKS, MULTIPLIERS[id], strict=True))
+        numbers = []
+        for c in rows:
+            setting = f"{c.against}; {n} prompts"
+            numbers.append(Number(id, f"{c.task}: {what}", f"{published[c.task]:g}x", str(c.found), setting))
+        return numbers
+
+    def functions(self, asked: list[str]) -> tuple[list[Figure], list[Number]]:
+        study = study_functions(
+            self.models[0], self.out / "functions", self.how.functions, comet=self.comet, formats=self.formats
+        )
+        ranking, numbers = self.how.functions.rankings[-1], []
+        for row in study.sweep:
+            if row["function"] == "retrieval" and row["ranking"] == ranking and row["k"] in RETRIEVAL:
+                for which, published in zip(("top", "random"), RETRIEVAL[row["k"]], strict=True):
+                    what = f"Retrieval, accuracy with {row['k']} {which.capitalize()}K heads masked"
+                    setting = f"{self.models[0]}, {ranking}; {self.how.functions.n} questions"
+                    numbers.append(Number("003", what, published, f"{row[f'{which}_accuracy']:.2f}", setting))
+        return [self.figure("003", "functions", f"functions-{ranking}")], numbers
+
+    def roles(self, asked: list[str]) -> tuple[list[Figure], list[Number]]:
+        study = study_roles(
+            self.models[:1], list(ROLE_TASKS), out=self.out / "roles", formats=self.formats, **self.how.roles
+        )
+        numbers = []
+        for roles in study.roles:
+            shares = spread(roles)
+            for role, published in zip(ROLES, SHARES[roles.task], strict=False):
+                setting = f"{roles.model}, preset {roles.settings['preset']}, {len(roles.g_plus)} seeds"
+                what = f"{roles.task}, share of heads: {role}"
+                numbers.append(Number("004", what, f"{published:g} %", f"{100 * shares[role]['share']:.1f} %", setting))
+        return [self.figure("004", "roles", "ablation")], numbers
+
+    def sparsity(self, asked: list[str]) -> tuple[list[Figure], list[Number]]:
+        if len(self.models) < 2:
+            return [], []
+        report = study_sparsity(
+            self.models[0], self.models[1], out=self.out / "sparsity", tasks=list(TASKS), count=self.how.windows,
+            n=self.how.heads["n"], formats=self.formats,
+        )  # fmt: skip
+        lost = report["ce"]["sparse"] - report["ce"]["dense"]
+        setting = f"{report['sparse']}, {self.how.windows} windows of 64 tokens"
+        numbers = [
+            Number("sparse", "attention edges open", "0.3 %", f"{100 * report['connectivity']:.2f} %", setting),
+            Number("sparse", "cross-entropy above the dense model's", "about 0", f"{lost:+.3f}", setting),
+        ]
+        return [self.figure("sparse", "sparsity", "attention")], numbers
+
+
+def estimate(models: Sequence[str], preset: str | Preset, only: Sequence[str] | None = None) -> float:
+    """About how many seconds the studies will take: tokens to run, times one timed forward pass of the first model.
+
+    What a study costs in passes over its prompts is known from the benchmarks, not measured anew; heads and edges of
+    all models, functions and roles of the first one.
+    """
+    how, wanted, model = preset_of(preset), chosen_figures(only), load(models[0])
+    total = 0.0
+    heads, count = model.n_layers * model.n_heads, len(models)
+    rankings = len({"000", "001"} & set(wanted))
+    if rankings:
+        scoring = 0.3 * heads if "patching" in how.heads["methods"] else 3
+        sweeps = (rankings * how.heads.get("points", 60) + 13 * how.heads["draws"]) * 0.8
+        total += count * _tokens(model, TASKS) * how.heads["n"] * (scoring + sweeps)
+    if "002" in wanted:
+        scoring = 14 if "eap-ig" in how.edges["methods"] else 4
+        total += count * _tokens(model, TASKS) * how.edges["n"] * (scoring + 3 * how.edges.get("points", 31))
+    if "003" in wanted:
+        s = how.functions
+        variants = len(s.rankings) * (len(s.ks) * (1 + s.draws) + 4) + len(s.alphas)
+        total += 4 * (s.n * variants * 20 + s.train * 60 + s.ablated * 200 * len(s.rankings))
+    if "004" in wanted:
+        r = how.roles
+        gates = gate_preset(r["preset"])
+        updates = gates.free.updates + 2 * gates.pressed.updates
+        passes = r["seeds"] * (2.5 * gates.batch * updates + 3 * 20 * r["held_out"]) + r["compare"] * heads
+        total += _tokens(model, ROLE_TASKS) * passes
+    return total * _seconds_per_token(model)
+
+
+def _tokens(model: Model, tasks: Sequence[str]) -> float:
+    """Tokens of one prompt (and target) of each task together."""
+    total = 0.0
+    for name in tasks:
+        task = make_task(name, model.tokenizer, n=4, seed=0)
+        total += sum(map(len, task.clean_ids)) / len(task)
+    return total
+
+
+@torch.no_grad()
+def _seconds_per_token(model: Model) -> float:
+    ids_BT = torch.randint(0, model.hf.config.vocab_size, (16, 32), device=model.device)
+    times = []
+    for _ in range(3):
+        began = time.perf_counter()
+        model.hf(input_ids=ids_BT, use_cache=False, logits_to_keep=1)
+        times.append(time.perf_counter() - began)
+    return min(times) / ids_BT.numel()
