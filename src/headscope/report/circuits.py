@@ -72,16 +72,19 @@ def export_circuit(circuit: networkx.DiGraph, stem: Path) -> list[Path]:
     ]
 
 
-def circuit_picture(circuit: networkx.DiGraph, *, most: int = 60) -> Figure:
+def circuit_picture(circuit: networkx.DiGraph, *, most: int = 60, width: float | None = None) -> Figure:
     """Layers upward, heads left and MLPs right, edges as wide as their score is large; at most the `most` largest.
 
     Heads keep the column of their number, so the same head is found at the same place in every picture of a model.
     """
     ordered = sorted(circuit.edges(data="score"), key=lambda edge: -abs(edge[2]))[:most]
     places = _places(circuit, {name for source, target, _ in ordered for name in (source, target)})
-    width = max((x for x, _ in places.values()), default=1.0)
+    right = max((x for x, _ in places.values()), default=1.0)
     height = max((y for _, y in places.values()), default=1.0)
-    figure = Figure(figsize=(max(3.6, width * 0.55 + 0.8), max(2.8, height * 0.3 + 1.0)), layout="constrained")
+    size = max(3.6, right * 0.55 + 0.8), max(2.8, height * 0.3 + 1.0)
+    # Letters and lines shrink with the whole, or they would not fit any more.
+    by = 1.0 if width is None else width / size[0]
+    figure = Figure(figsize=(width or size[0], size[1] * by), layout="constrained")
     axes = figure.subplots()
     largest = max((abs(score) for *_, score in ordered), default=1.0)
     for source, target, score in reversed(ordered):
@@ -89,22 +92,22 @@ def circuit_picture(circuit: networkx.DiGraph, *, most: int = 60) -> Figure:
         strength = (abs(score) / largest) ** 0.5
         bend = 0.3 if places[source][0] == places[target][0] else 0.04
         arrow = {
-            "arrowstyle": "-", "color": "#B35806" if score > 0 else "#542788", "linewidth": 0.4 + 2.8 * strength,
+            "arrowstyle": "-", "color": "#B35806" if score > 0 else "#542788", "linewidth": by * (0.4 + 2.8 * strength),
             "alpha": 0.3 + 0.6 * strength, "connectionstyle": f"arc3,rad={bend}", "shrinkA": 0, "shrinkB": 0,
         }  # fmt: skip
         axes.annotate("", places[target], places[source], arrowprops=arrow, zorder=1)
     for name, (x, y) in places.items():
         fill = "#DDEEFF" if name.startswith("L") else "#EEEEEE"
         box = {"boxstyle": "round,pad=0.22", "facecolor": fill, "edgecolor": "0.4", "linewidth": 0.6}
-        axes.text(x, y, name, ha="center", va="center", fontsize=6.5, bbox=box, zorder=2)
+        axes.text(x, y, name, ha="center", va="center", fontsize=6.5 * by, bbox=box, zorder=2)
     facts = circuit.graph
     shown = f"{len(ordered)} largest of " if len(ordered) < circuit.number_of_edges() else ""
     axes.set_title(
         f"{facts['task']}: {facts['model']}, {facts['method']}\n{shown}{circuit.number_of_edges()} edges "
         f"(orange helps, purple hinders)",
-        fontsize=8,
+        fontsize=8 * min(by, 1.0),
     )
-    axes.set_xlim(-0.8, width + 0.8)
+    axes.set_xlim(-0.8, right + 0.8)
     axes.set_ylim(-0.8, height + 0.8)
     axes.set_axis_off()
     return figure

@@ -14,11 +14,11 @@ ARGUMENTS = {
 OPTIONS = {
     "heads": {
         "tasks": "--task", "methods": "--method", "rankings": "--ranking", "fill": "--fill", "signed": "--signed",
-        "draws": "--draws", "n": "--n", "seed": "--seed",
+        "draws": "--draws", "points": "--points", "n": "--n", "seed": "--seed",
     },
     "edges": {
         "tasks": "--task", "methods": "--method", "split": "--split", "choice": "--choice", "connected": "--connected",
-        "signed": "--signed", "n": "--n", "seed": "--seed",
+        "signed": "--signed", "points": "--points", "n": "--n", "seed": "--seed",
     },
     "roles": {
         "tasks": "--task", "seeds": "--seeds", "preset": "--preset", "n": "--n", "held_out": "--held-out",

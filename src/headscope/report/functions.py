@@ -11,6 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
+from headscope.report.figures import legend_fit, panel_grid
+from headscope.report.titles import TITLES
+
 BLUE, RED = "#1f5fbf", "#c8312b"
 
 
@@ -35,11 +38,12 @@ class Panel:
     comet: Series | None = None
 
 
-def function_panels(panels: Sequence[Panel], *, title: str = "", note: str = "") -> Figure:
+def function_panels(panels: Sequence[Panel], *, title: str = "", note: str = "", width: float | None = None) -> Figure:
     """A panel per function side by side, one legend on top; `note` stands below, and says what is not drawn."""
-    figure = Figure(figsize=(2.5 * len(panels) + 0.5, 2.75), layout="constrained")
-    axes_row = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    figure, axes_row = panel_grid(len(panels), (2.5, 2.75), width)
     for place, (axes, panel) in enumerate(zip(axes_row, panels, strict=True)):
+        if place:
+            axes.sharey(axes_row[0])
         for series, colour in ((panel.accuracy, BLUE), (panel.comet, RED)):
             if series is not None:
                 _draw(axes, panel.k, series, colour)
@@ -62,11 +66,29 @@ def function_panels(panels: Sequence[Panel], *, title: str = "", note: str = "")
             axes.set_ylabel("Score", fontsize=8)
     has_comet = any(panel.comet is not None for panel in panels)
     figure.legend(
-        handles=_legend(has_comet), loc="outside upper center", ncols=5, fontsize=7, frameon=False, handlelength=3.4
-    )
+        handles=_legend(has_comet), loc="outside upper center", fontsize=7,
+        **{"handlelength": 3.4, **legend_fit(5, width and width / 1.4)},
+    )  # fmt: skip
     if words := " · ".join(part for part in (title, note) if part):
-        figure.supxlabel(words, fontsize=6.5, color="0.35")
+        figure.supxlabel(words, fontsize=6.5, color="0.35", wrap=width is not None)
     return figure
+
+
+def panels_of(ranking: str, sweep: Sequence[dict[str, Any]], base: Sequence[dict[str, Any]]) -> list[Panel]:
+    """A panel per function from the rows of a study's tables: K best against K random, and no heads masked."""
+    panels = []
+    for reference in base:
+        name: str = reference["function"]
+        rows = [row for row in sweep if (row["ranking"], row["function"]) == (ranking, name)]
+
+        def series(score: str, rows: list[dict[str, Any]] = rows, reference: dict[str, Any] = reference) -> Series:
+            columns = [f"top_{score}", *(f"random_{score}{end}" for end in ("", "_low", "_high"))]
+            return Series(*(np.array([row[c] for row in rows]) for c in columns), base=reference[score])
+
+        has_comet = bool(rows) and "top_comet" in rows[0]
+        k = np.array([row["k"] for row in rows])
+        panels.append(Panel(TITLES.get(name, name), k, series("accuracy"), series("comet") if has_comet else None))
+    return panels
 
 
 def _draw(axes, k: np.ndarray, series: Series, colour: str) -> None:

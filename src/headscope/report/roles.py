@@ -10,7 +10,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from headscope.report.figures import label_heads
+from headscope.report.figures import cell_of, label_heads, legend_fit, panel_grid
 from headscope.report.titles import TITLES
 from headscope.results import ROLES, Ablation, Roles
 
@@ -32,13 +32,16 @@ class Checked(Protocol):
     def usable(self) -> bool: ...
 
 
-def ablation_grid(checks: Sequence[Checked], ablations: Sequence[Ablation]) -> Figure:
+def ablation_grid(checks: Sequence[Checked], ablations: Sequence[Ablation], *, width: float | None = None) -> Figure:
     """A row per task, a column per model: change of the target's log-probability against the number of ablated heads, a
     line per score with a band from the lowest seed to the highest. A task that a model does not do says so."""
     tasks = list(dict.fromkeys(check.task for check in checks))
     models = list(dict.fromkeys(check.model for check in checks))
     curves = {(a.model, a.task): a for a in ablations}
-    figure = Figure(figsize=(2.6 * len(models) + 0.6, 1.9 * len(tasks) + 0.7), layout="constrained")
+    figure = Figure(
+        figsize=(width or 2.6 * len(models) + 0.6, (1.9 if width is None else 1.5) * len(tasks) + 0.7),
+        layout="constrained",
+    )
     panels = figure.subplots(len(tasks), len(models), squeeze=False)
     for check in checks:
         row, column = tasks.index(check.task), models.index(check.model)
@@ -62,7 +65,7 @@ def ablation_grid(checks: Sequence[Checked], ablations: Sequence[Ablation]) -> F
     for axes in panels[-1]:
         axes.set_xlabel("Number of Ablated Heads", fontsize=8)
     lines = [Patch(color=COLOURS[role], label=role.capitalize()) for role in ROLES]
-    figure.legend(handles=lines, loc="outside upper center", ncols=3, fontsize=8, frameon=False)
+    figure.legend(handles=lines, loc="outside upper center", fontsize=7 if width else 8, **legend_fit(3, width))
     return figure
 
 
@@ -73,12 +76,11 @@ def _say(axes, text: str) -> None:
     axes.text(0.5, 0.5, text, ha="center", va="center", fontsize=8, color="0.4", transform=axes.transAxes)
 
 
-def score_distributions(all_roles: Sequence[Roles]) -> Figure:
+def score_distributions(all_roles: Sequence[Roles], *, width: float | None = None) -> Figure:
     """A panel per task: the share of heads whose score is at most x, a colour per score, a dash per model."""
     tasks = list(dict.fromkeys(roles.task for roles in all_roles))
     models = list(dict.fromkeys(roles.model for roles in all_roles))
-    figure = Figure(figsize=(2.5 * len(tasks) + 0.4, 2.5), layout="constrained")
-    panels = figure.subplots(1, len(tasks), squeeze=False)[0]
+    figure, panels = panel_grid(len(tasks), (2.5, 2.5), width)
     for roles in all_roles:
         axes = panels[tasks.index(roles.task)]
         dash = ("-", "--", ":", "-.")[models.index(roles.model) % 4]
@@ -101,11 +103,11 @@ def score_distributions(all_roles: Sequence[Roles]) -> Figure:
             panels[0].plot([], [], color="black", linestyle=("-", "--", ":", "-.")[i % 4], label=name)[0]
             for i, name in enumerate(models)
         ]
-    figure.legend(handles=handles, loc="outside upper center", ncols=3, fontsize=7, frameon=False)
+    figure.legend(handles=handles, loc="outside upper center", fontsize=7, **legend_fit(3, width))
     return figure
 
 
-def role_map(roles: Roles) -> Figure:
+def role_map(roles: Roles, *, width: float | None = None) -> Figure:
     """Heads by layers, coloured by the role that a head has in most seeds, the fainter the fewer. The longer side lies
     flat."""
     role_LH = roles.commonest
@@ -115,8 +117,9 @@ def role_map(roles: Roles) -> Figure:
     strength = np.where(role_LH >= 0, np.take_along_axis(mean, np.maximum(role_LH, 0)[None], 0)[0], 1.0)
     shown, alpha = (role_LH.T, strength.T) if flat else (role_LH, strength)
     rows, columns = shown.shape
-    cell = 0.22
-    figure = Figure(figsize=(max(3.6, columns * cell + 1.0), max(2.0, rows * cell + 1.2)), layout="constrained")
+    cell = 0.22 if width is None else cell_of(columns, width)
+    size = width or max(3.6, columns * cell + 1.0), max(2.0 if width is None else 1.4, rows * cell + 1.2)
+    figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
     colours = ListedColormap([NEITHER, *(COLOURS[role] for role in ROLES)])
     axes.imshow(
@@ -128,5 +131,5 @@ def role_map(roles: Roles) -> Figure:
     axes.set_title(f"{TITLES.get(roles.task, roles.task)}: {roles.model}, {seeds} seeds", fontsize=8, loc="left")
     handles = [Patch(color=COLOURS[role], label=role.capitalize()) for role in ROLES]
     handles.append(Patch(color=NEITHER, label="None"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=6.5, frameon=False)
+    figure.legend(handles=handles, loc="outside lower center", fontsize=6.5, **legend_fit(4, width))
     return figure

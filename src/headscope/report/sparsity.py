@@ -43,32 +43,37 @@ def training_curves(history: Sequence[Mapping[str, float]], constraint: str) -> 
 SHOWN = 6
 
 
-def open_heads(dense: Attention, sparse: Attention) -> Figure:
+def open_heads(dense: Attention, sparse: Attention, *, width: float | None = None) -> Figure:
     """Attention maps on the first prompt, of the heads through which most passes in the sparse model."""
     both = [found.patterns[0].astype(np.float32) for found in (dense, sparse)]
     # The first token is left aside: nearly all rest there.
-    order = np.argsort(-both[1][:, :, :, 1:].sum((2, 3)), axis=None)[:SHOWN]
+    shown = SHOWN if width is None else max(2, min(SHOWN, int(width / 1.4)))
+    order = np.argsort(-both[1][:, :, :, 1:].sum((2, 3)), axis=None)[:shown]
     chosen = [divmod(int(at), both[1].shape[1]) for at in order]
     heads = {head_name(l, h): (both[0][l, h], both[1][l, h]) for l, h in chosen}
-    return attention_maps(dense.tokens[0], heads, (dense.model, sparse.model))
+    return attention_maps(dense.tokens[0], heads, (dense.model, sparse.model), width=width)
 
 
 def attention_maps(
-    tokens: Sequence[str], heads: Mapping[str, tuple[np.ndarray, np.ndarray]], names: tuple[str, str]
-) -> Figure:
+    tokens: Sequence[str], heads: Mapping[str, tuple[np.ndarray, np.ndarray]], names: tuple[str, str], *,
+    width: float | None = None,
+) -> Figure:  # fmt: skip
     """A column per head: its attention on one prompt in the dense model above, in the sparse one below."""
     size = max(1.7, 0.115 * len(tokens))
-    figure = Figure(figsize=(size * len(heads) + 1.0, 2 * size + 0.9), layout="constrained")
+    whole = size * len(heads) + 1.0, 2 * size + 0.9
+    # Letters shrink with the whole, or they would not fit any more.
+    by = 1.0 if width is None else width / whole[0]
+    figure = Figure(figsize=(whole[0] * by, whole[1] * by), layout="constrained")
     panels = figure.subplots(2, len(heads), squeeze=False)
     for column, (head, patterns) in enumerate(heads.items()):
         for row, pattern_TS in enumerate(patterns):
             axes = panels[row, column]
             axes.imshow(pattern_TS, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
-            axes.set_xticks(range(len(tokens)), tokens if row else [""] * len(tokens), rotation=90, fontsize=5)
-            axes.set_yticks(range(len(tokens)), [""] * len(tokens) if column else tokens, fontsize=5)
+            axes.set_xticks(range(len(tokens)), tokens if row else [""] * len(tokens), rotation=90, fontsize=5 * by)
+            axes.set_yticks(range(len(tokens)), [""] * len(tokens) if column else tokens, fontsize=5 * by)
             axes.tick_params(length=1)
             edges = int((pattern_TS > 0).sum())
-            axes.set_title(f"{head}: {edges} edges", fontsize=7, loc="left")
+            axes.set_title(f"{head}: {edges} edges", fontsize=7 * by, loc="left")
             if column == 0:
-                axes.set_ylabel(names[row], fontsize=8)
+                axes.set_ylabel(names[row], fontsize=8 * by)
     return figure

@@ -26,14 +26,13 @@ from headscope.measure import Check
 from headscope.methods import edge_method
 from headscope.models import Model
 from headscope.report.circuits import circuit_graph, circuit_picture, export_circuit
-from headscope.report.figures import FORMATS, curve_panels, save_figure
+from headscope.report.figures import FORMATS, by_task, curve_panels, save_figure
 from headscope.results import Curve, EdgeScores
 from headscope.runs import Run
 from headscope.studies.heads import (
     CURVE_COLUMNS,
     RATIO_COLUMNS,
     Compared,
-    by_task,
     compare,
     curve_rows,
     file_hashes,

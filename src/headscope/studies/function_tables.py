@@ -18,11 +18,10 @@ from headscope.functions.comet import Comet, Environment
 from headscope.functions.embedding import embedder as load_embedder
 from headscope.functions.masking import choose
 from headscope.functions.probe import elbow
-from headscope.functions.questions import FUNCTIONS
 from headscope.graph import head_name
 from headscope.progress import bar
 from headscope.report.figures import FORMATS, save_figure
-from headscope.report.functions import Panel, Series, function_panels
+from headscope.report.functions import function_panels, panels_of
 from headscope.studies.functions import Outcome, Settings, Subject, json_unit, run_study
 from headscope.studies.heads import write_tables
 
@@ -66,7 +65,7 @@ def conclude(
     figures = []
     for ranking in outcome.rankings:
         figure = function_panels(
-            scorer.panels(ranking, rows["sweep"], rows["base"]),
+            panels_of(ranking, rows["sweep"], rows["base"]),
             title=f"{outcome.model.name}, heads by {ranking}, {outcome.settings.n} questions each",
             note="" if comet is not None else said,
         )
@@ -150,21 +149,6 @@ class _Scorer:
                 for alpha, scores in zip(unit["texts"], found, strict=True)
             ]
         return rows
-
-    def panels(self, ranking: str, sweep: list[Row], base: list[Row]) -> list[Panel]:
-        panels = []
-        for reference in base:
-            name = reference["function"]
-            rows = [row for row in sweep if (row["ranking"], row["function"]) == (ranking, name)]
-
-            def series(score: str, rows: list[Row] = rows, reference: Row = reference) -> Series:
-                columns = [f"top_{score}", *(f"random_{score}{end}" for end in ("", "_low", "_high"))]
-                return Series(*(np.array([row[c] for row in rows]) for c in columns), base=reference[score])
-
-            has_comet = bool(rows) and "top_comet" in rows[0]
-            k = np.array([row["k"] for row in rows])
-            panels.append(Panel(FUNCTIONS[name], k, series("accuracy"), series("comet") if has_comet else None))
-        return panels
 
 
 def _rankings(outcome: Outcome) -> list[Row]:

@@ -34,7 +34,16 @@ from headscope.graph import head_name
 from headscope.measure import Check, check
 from headscope.methods import method
 from headscope.models import Model, load
-from headscope.report.figures import FORMATS, curve_panels, head_map, save_figure
+from headscope.report.figures import (
+    FORMATS,
+    Ratio,
+    by_task,
+    curve_figures,
+    curve_panels,
+    head_map,
+    save_figure,
+    segments_of,
+)
 from headscope.results import Attention, Curve, Record, Scores
 from headscope.runs import Run
 from headscope.studies.attention import attention_of, shows_patterns
@@ -187,13 +196,6 @@ def compare(curves: list[Curve], threshold: float) -> list[Compared]:
     ]
 
 
-def by_task(curves: Iterable[Curve]) -> dict[str, list[Curve]]:
-    groups: dict[str, list[Curve]] = {}
-    for curve in curves:
-        groups.setdefault(curve.task, []).append(curve)
-    return groups
-
-
 def _draw(
     run: Run, all_scores: list[Scores], curves: list[Curve], bands: list[Curve], compared: list[Compared],
     threshold: float, formats: list[str],
@@ -219,25 +221,10 @@ def save_figures(run: Run, figures: Mapping[str, Figure], formats: Iterable[str]
     return paths
 
 
-def curve_figures(curves: list[Curve]) -> dict[str, list[Curve]]:
-    """Which curves stand in which figure: all in `curves`; of several models under several rankings, one a ranking."""
-    rankings = dict.fromkeys(curve.settings["ranking"] for curve in curves)
-    if len(rankings) == 1 or len({curve.model for curve in curves}) == 1:
-        return {"curves": curves}
-    return {f"curves-{name}": [curve for curve in curves if curve.settings["ranking"] == name] for name in rankings}
-
-
 def segments(curves: list[Curve], compared: list[Compared]) -> dict[str, tuple[float, float, float]]:
     """By task, where two curves reach the threshold and their multiplier; nothing where there are more than two."""
-    if any(len(group) != 2 for group in by_task(curves).values()):
-        return {}
-    labels = {curve.label for curve in curves}
-    return {
-        c.task: (c.found.dense_k, c.found.sparse_k, c.found.value)
-        for c in compared
-        if {c.first, c.against} <= labels
-        and c.found.dense_k is not None and c.found.sparse_k is not None and c.found.value is not None
-    }  # fmt: skip
+    found = [Ratio(c.task, c.first, c.against, c.found.dense_k, c.found.sparse_k, c.found.value) for c in compared]
+    return segments_of(curves, found)
 
 
 def _write_tables(

@@ -19,9 +19,10 @@ function bandsOf(run, task) {
 // The dashed line between two curves at the threshold: between two series only, or between the models' first ones.
 function segmentOf(run, task) {
   const rows = run.multipliers.filter((row) => row.task === task && known(row.multiplier) && known(row.first_k) && known(row.second_k));
+  // (Where several rankings are compared, the one of the first curve is drawn.)
   const first = run.curves.find((curve) => curve.task === task);
   const second = run.curves.find((curve) => first && curve.task === task && curve.model !== first.model && curve.method === first.method && curve.ranking === first.ranking);
-  const row = rows.length === 1 ? rows[0] : rows.find((one) => second && one.against === second.label);
+  const row = rows.length === 1 ? rows[0] : rows.find((one) => second && one.against === second.label && (!one.first || one.first === first.label));
   return row ? { from: row.first_k, to: row.second_k, text: `${row.multiplier.toFixed(1)}×` } : null;
 }
 
@@ -41,8 +42,10 @@ function curveFigure(run, state, tasks, { what, log }) {
   }));
   const legend = unique(panels.flatMap((panel) => panel.series).map((one) => JSON.stringify([one.label, one.colour, one.dash])));
   const words = legend.map((text) => JSON.parse(text)).map(([label, colour, dash]) => ({ label, colour, dash }));
+  const rankings = unique(run.curves.map((curve) => curve.ranking || "task"));
+  const names = rankings.length === 1 || unique(run.curves.map((curve) => curve.model)).length === 1 ? ["curves"] : rankings.map((name) => `curves-${name}`);
   const bars = run.bands?.length ? " Grey: the lowest to the highest of random rankings." : "";
-  return figureOf(`Explained effect against ${what} kept`, { run, names: ["curves"], wide: tasks.length > 1,
+  return figureOf(`Explained effect against ${what} kept`, { run, names, wide: tasks.length > 1,
     note: `Bands are 95 % bootstrap intervals over prompts; the dotted line is the threshold, ${run.threshold}.${bars} Hover to read values, click to set k.` },
   legendOf(words), h("div", { class: "panels" }, panels.map((panel) => panel.element)));
 }
@@ -139,11 +142,11 @@ function comparison(run) {
   const shown = run.multipliers.map((row) => ({ ...row, interval: known(row.low) ? `[${fixed(row.low, 2)}, ${fixed(row.high, 2)}]` : "–" }));
   if (shown.length === 0) return null;
   const columns = [
-    { key: "task", title: "Task", show: titleOf }, { key: "against", title: "Against" },
+    { key: "task", title: "Task", show: titleOf }, ...(shown[0].first ? [{ key: "first", title: "First" }] : []), { key: "against", title: "Against" },
     { key: "multiplier", title: "Multiplier", number: true, show: (value) => (known(value) ? `${fixed(value, 2)}×` : "not reached") },
-    { key: "interval", title: "95 % interval" }, { key: "first_k", title: "First", number: true, show: (value) => fixed(value, 1) },
-    { key: "second_k", title: "Second", number: true, show: (value) => fixed(value, 1) }, { key: "note", title: "Note" },
+    { key: "interval", title: "95 % interval" }, { key: "first_k", title: "First needs", number: true, show: (value) => fixed(value, 1) },
+    { key: "second_k", title: "Second needs", number: true, show: (value) => fixed(value, 1) }, { key: "note", title: "Note" },
   ];
-  return figureOf("Multipliers", { note: "How many times more the first series needs to reach the threshold than each other one." },
+  return figureOf("Multipliers", { note: "How many times more the first series needs to reach the threshold than the one it is set against." },
     tableOf({ caption: "Multipliers", columns, rows: shown, page: 25 }).element);
 }
