@@ -42,6 +42,8 @@ FLAGS = {
     "merge": "adapter base --out -o",
     "reproduce": "--preset --only --models --comet --out -o --format --open --json",
     "report": "runs --out -o --title",
+    "view": "folder --port",
+    "figure": "run --format --width --only --out -o",
     "edges": (
         "models --task -t --method -m --split --choice --connected --signed --threshold --points --n -n --seed "
         "--out -o --format --top --json"

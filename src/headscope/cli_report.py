@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headscope.console import out, plain
+from headscope.console import Formats, out, plain, split
 from headscope.errors import InputError
 
 
@@ -35,5 +35,51 @@ def report(
     out.print(f"Page: {plain(to)} ({len(data) / 1e6:.1f} MB)", soft_wrap=True, highlight=False)
 
 
+def view(
+    folder: Annotated[Path, typer.Argument(help="Folder of runs.", show_default=False)] = Path("runs"),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 takes any free one.")] = 8377,
+) -> None:
+    """Look at a folder of runs in the browser, also while they go on.
+
+    Serves a list of the runs and the page of each, read-only and to this machine only. Pages reload when a run gets
+    further.
+
+    Example: `headscope view runs`
+    """
+    from headscope.report.server import Viewer
+
+    with Viewer(folder, port) as server:
+        out.print(f"Runs in {plain(folder)}: {server.address} (Ctrl+C ends it)", soft_wrap=True, highlight=False)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            out.print("Ended.")
+
+
+def figure(
+    run: Annotated[Path, typer.Argument(help="Run folder.", show_default=False)],
+    figures: Formats = "pdf",
+    width: Annotated[
+        str, typer.Option(help="Exact width, such as 3.25in, 8cm, 85mm or 240pt; by default the figure's own.")
+    ] = "",
+    only: Annotated[str, typer.Option(help="Names of figures, separated by commas; all if not given.")] = "",
+    to: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for the files; by default the run folder.")
+    ] = None,
+) -> None:
+    """Draw a run's figures again from its records, for a paper: at the width of a column, letters at their size.
+
+    Example: `headscope figure runs/demo --format pdf --width 3.25in --out paper`
+    """
+    from headscope.report.redraw import inches, redraw
+
+    names = split(only, "--only") if only else None
+    size = inches(width) if width else None
+    for path in redraw(run, to or run, formats=split(figures, "--format"), width=size, only=names):
+        out.print(f"Figure: {plain(path)}", soft_wrap=True, highlight=False)
+
+
 def register(app: typer.Typer) -> None:
     app.command()(report)
+    app.command()(view)
+    app.command()(figure)

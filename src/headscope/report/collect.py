@@ -32,9 +32,9 @@ class Room:
         return Room(self.attention // 2, max(self.edges // 2, 100))
 
 
-def collect(folder: Path, room: Room | None = None) -> Section:
+def collect(folder: Path, room: Room | None = None, within: Path | None = None) -> Section:
     """Everything that the page shows of a run."""
-    run, room = Reading(folder), room or Room()
+    run, room = Reading(folder, within=within), room or Room()
     manifest = run.manifest
     parts = SECTIONS.get(manifest["command"], _nothing)(run, room)
     if manifest["command"] and manifest["command"] not in SECTIONS:

@@ -24,18 +24,19 @@ ASSETS = Path(__file__).parent / "assets"
 # In the order in which they build on each other.
 SCRIPTS = (
     "elements.js", "tables.js", "curves.js", "headmap.js", "attention.js", "circuit.js", "steps.js", "overview.js",
-    "heads.js", "edges.js", "roles.js", "functions.js", "sparsity.js", "main.js",
+    "heads.js", "edges.js", "roles.js", "functions.js", "sparsity.js", "index.js", "main.js",
 )  # fmt: skip
 LARGEST = 8_000_000
 
 
-def build_page(paths: list[Path], *, title: str = "") -> str:
-    """The page of these runs, or of all runs in these folders."""
+def build_page(paths: list[Path], *, title: str = "", within: Path | None = None, **about: Any) -> str:
+    """The page of these runs, or of all runs in these folders. within: files that lie elsewhere are not read, not even
+    through links. about: more for the page to know."""
     folders, extra = find_runs(paths)
     room = Room()
     while True:
-        runs = [collect(folder, room) for folder in folders]
-        page = assemble({"title": title or title_of(runs), "titles": TITLES, "runs": runs, "extra": extra})
+        runs = [collect(folder, room, within) for folder in folders]
+        page = assemble({"title": title or title_of(runs), "titles": TITLES, "runs": runs, "extra": extra, **about})
         if len(page.encode()) < LARGEST:
             return page
         if room.attention < 1000:
@@ -58,14 +59,14 @@ def find_runs(paths: list[Path]) -> tuple[list[Path], dict[str, Any] | None]:
         elif (path / "manifest.json").exists():
             found = [path]
         else:
-            found = sorted((child for child in path.iterdir() if (child / "manifest.json").is_file()), key=_place)
+            found = sorted((child for child in path.iterdir() if (child / "manifest.json").is_file()), key=place_of)
         if not found:
             raise InputError(f"{path} holds no run: expected manifest.json in it, or in folders inside it.")
         folders += [folder for folder in found if folder not in folders]
     return folders, extra
 
 
-def _place(folder: Path) -> tuple[int, str]:
+def place_of(folder: Path) -> tuple[int, str]:
     """Studies in the order in which they build on each other, then by name."""
     command = Reading(folder).manifest["command"]
     return (list(SECTIONS).index(command) if command in SECTIONS else len(SECTIONS)), folder.name
@@ -92,23 +93,36 @@ def title_of(runs: list[dict[str, Any]]) -> str:
     return ": ".join(part for part in (", ".join(Path(name).name for name in models), ", ".join(kinds)) if part)
 
 
-def assemble(data: dict[str, Any], *, live: str = "") -> str:
-    """Template, style, code and data as one text. live: where to ask whether the runs have changed."""
-    style = (ASSETS / "page.css").read_text(encoding="utf-8")
-    names = [*SCRIPTS, "live.js"] if live else SCRIPTS
-    code = "".join((ASSETS / name).read_text(encoding="utf-8") for name in names)
-    code = f'"use strict";\n(() => {{\n{code}}})();\n'
-    policy = (
-        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(code)}'; img-src data:; "
-        f"base-uri 'none'; form-action 'none'; connect-src {chr(39)}{'self' if live else 'none'}{chr(39)}"
-    )
+def assemble(data: dict[str, Any]) -> str:
+    """Template, style, code and data as one text. Where the data say whom to ask whether runs have changed ("live"),
+    the page asks."""
+    live = bool(data.get("live"))
     parts = {
-        "title": html.escape(str(data["title"]) or "Headscope"), "policy": policy, "style": style, "code": code,
-        "data": script_json({**data, "live": live}),
+        "title": html.escape(str(data["title"]) or "Headscope"), "policy": policy(live=live), "style": _style(),
+        "code": _code(live), "data": script_json(data),
     }  # fmt: skip
     # The template is cut once, so that nothing in the data is taken for a place in it.
     pieces = (ASSETS / "page.html").read_text(encoding="utf-8").split("@@")
     return "".join(parts[piece] if number % 2 else piece for number, piece in enumerate(pieces))
+
+
+def policy(*, live: bool) -> str:
+    """What a browser may do with the page: run this code, use this style, and, if it is live, ask its own server."""
+    allowed = {
+        "default-src": "none", "style-src": _digest(_style()), "script-src": _digest(_code(live)), "base-uri": "none",
+        "form-action": "none", "connect-src": "self" if live else "none",
+    }  # fmt: skip
+    return "; ".join(f"{what} '{who}'" for what, who in allowed.items()) + "; img-src data:"
+
+
+def _style() -> str:
+    return (ASSETS / "page.css").read_text(encoding="utf-8")
+
+
+def _code(live: bool) -> str:
+    names = [*SCRIPTS, "live.js"] if live else SCRIPTS
+    code = "".join((ASSETS / name).read_text(encoding="utf-8") for name in names)
+    return f'"use strict";\n(() => {{\n{code}}})();\n'
 
 
 def script_json(value: Any) -> str:

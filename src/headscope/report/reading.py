@@ -23,10 +23,12 @@ EMPTY: dict[str, Any] = {"command": "", "settings": {}, "models": {}, "timings":
 
 
 class Reading:
-    """A run folder, and what is to be said about its files."""
+    """A run folder, and what is to be said about its files. within: files elsewhere are not read, through links
+    neither."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, *, within: Path | None = None):
         self.folder = folder
+        self.within = within
         self.notes: list[str] = []
         try:
             self.manifest = {**EMPTY, **read_manifest(folder)}
@@ -80,7 +82,8 @@ class Reading:
         return self._try(name, make)
 
     def _try(self, name: str, read: Callable[[], T]) -> T | None:
-        if "/" in name or "\\" in name:
+        path = (self.folder / name).resolve()
+        if "/" in name or "\\" in name or (self.within is not None and not path.is_relative_to(self.within.resolve())):
             self.notes.append(f"{name} lies outside the run folder.")
             return None
         if not (self.folder / name).exists():

@@ -40,7 +40,7 @@ function runSection(run, place) {
 const links = page.runs.map((run, place) => h("a", { href: `#run-${place}`, title: run.name }, headline(run).kind, h("small", {}, run.name)));
 document.getElementById("top").append(
   h("div", { class: "brand" }, h("span", { class: "mark", "aria-hidden": "true" }, "◉"), h("h1", {}, page.title || "Headscope")),
-  h("nav", { "aria-label": "Runs" }, page.extra ? h("a", { href: "#published" }, "Published") : null, h("a", { href: "#overview" }, "Overview"), links), themeButton());
-document.getElementById("content").replaceChildren(...[published(page.extra), overview(), ...page.runs.map(runSection),
+  page.index ? h("nav") : h("nav", { "aria-label": "Runs" }, page.live ? h("a", { href: "/" }, "All runs") : null, page.extra ? h("a", { href: "#published" }, "Published") : null, h("a", { href: "#overview" }, "Overview"), links), themeButton());
+document.getElementById("content").replaceChildren(...[...(page.index ? [indexSection(page.index)] : [published(page.extra), overview(), ...page.runs.map(runSection)]),
   h("footer", {}, "Made by Headscope from run folders. Nothing on this page is fetched from anywhere.")].filter(Boolean));
 document.documentElement.dataset.ready = "yes";
