@@ -65,10 +65,11 @@ class Reading:
 
         def read() -> list[dict[str, Any]]:
             text = (self.folder / name).read_text(encoding="utf-8")
-            return [
-                {column: _value(cell) for column, cell in row.items() if column is not None}
-                for row in csv.DictReader(io.StringIO(text))
-            ]
+            rows = list(csv.DictReader(io.StringIO(text)))
+            # (DictReader gives what a row has too much or too little of the name or value None.)
+            if not text.endswith("\n") or any(None in row or None in row.values() for row in rows):
+                raise ValueError("a row is not whole")
+            return [{column: _value(cell) for column, cell in row.items()} for row in rows]
 
         return self._try(name, read) or []
 

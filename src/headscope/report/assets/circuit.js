@@ -47,7 +47,10 @@ function connectedOf(edges) {
 
 function reachedFrom(name, edges, from, to) {
   const next = new Map();
-  for (const edge of edges) next.set(edge[from], [...(next.get(edge[from]) || []), edge[to]]);
+  for (const edge of edges) {
+    if (!next.has(edge[from])) next.set(edge[from], []);
+    next.get(edge[from]).push(edge[to]);
+  }
   const found = new Set([name]);
   const queue = [name];
   while (queue.length) for (const other of next.get(queue.pop()) || []) if (!found.has(other)) { found.add(other); queue.push(other); }
@@ -78,49 +81,65 @@ function circuitGraph(graph, state) {
     for (let head = 0; head < graph.n_heads; head++) dots.push(svg("circle", { class: "absent", cx: at({ layer, column: head })[0], cy: at({ layer, column: head })[1], r: 1.6 }));
   drawing.prepend(...dots);
   let order = [];
+  let shown = [];
+  let words = "";
+  const largest = edges.reduce((best, edge) => Math.max(best, Math.abs(edge.score ?? 0)), 0) || 1;
+  const strengthOf = (edge) => Math.sqrt(Math.abs(edge.score ?? 0) / largest);
 
-  function draw({ k, floor, connected, node }) {
-    const largest = edges.reduce((best, edge) => Math.max(best, Math.abs(edge.score ?? 0)), 0) || 1;
-    let chosen = edges.slice(0, k).filter((edge) => Math.abs(edge.score ?? 0) >= (floor / 100) * largest);
-    if (connected) chosen = connectedOf(chosen);
-    const shown = chosen.slice(0, DRAWN);
-    const through = node && shown.some((edge) => edge.from === node || edge.to === node) ? node : null;
-    const up = through ? reachedFrom(through, shown, "from", "to") : null;
-    const down = through ? reachedFrom(through, shown, "to", "from") : null;
-    const onPath = (edge) => !through || (down.has(edge.to) && down.has(edge.from)) || (up.has(edge.from) && up.has(edge.to));
-    lines.replaceChildren(...shown.toReversed().map((edge) => {
-      const [[x1, y1], [x2, y2]] = [at(graph.nodes.get(edge.from)), at(graph.nodes.get(edge.to))];
-      const strength = Math.sqrt(Math.abs(edge.score ?? 0) / largest);
-      const lift = (y1 - y2) * 0.45;
-      const bend = x1 === x2 && y1 - y2 > rowHeight * 1.1 ? columnWidth * 0.42 : 0;
-      const path = svg("path", { class: `link ${edge.score < 0 ? "hinders" : "helps"} ${onPath(edge) ? (through ? "path" : "") : "faint"}`,
-        d: `M${x1.toFixed(1)} ${y1.toFixed(1)}C${(x1 + bend).toFixed(1)} ${(y1 - lift).toFixed(1)} ${(x2 + bend).toFixed(1)} ${(y2 + lift).toFixed(1)} ${x2.toFixed(1)} ${y2.toFixed(1)}`,
-        "stroke-width": (0.5 + 3.2 * strength).toFixed(2) });
-      path.style.opacity = onPath(edge) ? 0.35 + 0.6 * strength : 0.06;
-      path.edge = edge;
-      return path;
-    }));
-    const names = unique(shown.flatMap((edge) => [edge.from, edge.to]));
-    const kept = through ? new Set(shown.filter(onPath).flatMap((edge) => [edge.from, edge.to])) : null;
-    boxes.replaceChildren(...names.map((name) => {
-      const one = graph.nodes.get(name);
-      const [x, y] = at(one);
-      const wide = one.column < 0 || named;
-      const [w, t] = wide ? [Math.max(30, 7 + 5.4 * name.length), Math.min(15, rowHeight * 0.62)] : [9, 9];
-      const box = svg("g", { class: `node ${name.startsWith("L") ? "head" : "other"} ${name === through ? "chosen" : ""} ${kept && !kept.has(name) ? "faint" : ""}` },
-        svg("rect", { x: x - w / 2, y: y - t / 2, width: w, height: t, rx: 4 }),
-        wide ? svg("text", { class: "middle", x, y: y + Math.min(3.4, t * 0.24) }, name) : svg("title", {}, name));
-      box.name = name;
-      return box;
-    }));
-    order = names.sort((a, b) => graph.nodes.get(a).layer - graph.nodes.get(b).layer || graph.nodes.get(a).column - graph.nodes.get(b).column);
-    const rest = chosen.length > shown.length ? `, of which the ${DRAWN} best are drawn` : "";
-    const missing = k > edges.length ? ` (the page holds the ${count(edges.length)} best of ${count(graph.total)})` : "";
-    const paths = through ? ` Paths through ${through}: ${plural(shown.filter(onPath).length, "edge")}.` : "";
-    told.textContent = `${plural(chosen.length, "edge")} between ${plural(names.length, "component")}${rest}${missing}.${paths}`;
+  function linkOf(edge) {
+    const [[x1, y1], [x2, y2]] = [at(graph.nodes.get(edge.from)), at(graph.nodes.get(edge.to))];
+    const lift = (y1 - y2) * 0.45;
+    const bend = x1 === x2 && y1 - y2 > rowHeight * 1.1 ? columnWidth * 0.42 : 0;
+    const path = svg("path", { "stroke-width": (0.5 + 3.2 * strengthOf(edge)).toFixed(2),
+      d: `M${x1.toFixed(1)} ${y1.toFixed(1)}C${(x1 + bend).toFixed(1)} ${(y1 - lift).toFixed(1)} ${(x2 + bend).toFixed(1)} ${(y2 + lift).toFixed(1)} ${x2.toFixed(1)} ${y2.toFixed(1)}` });
+    path.edge = edge;
+    return path;
   }
 
-  state.watch("k floor connected node", draw);
+  function boxOf(name) {
+    const one = graph.nodes.get(name);
+    const [x, y] = at(one);
+    const wide = one.column < 0 || named;
+    const [w, t] = wide ? [Math.max(30, 7 + 5.4 * name.length), Math.min(15, rowHeight * 0.62)] : [9, 9];
+    const box = svg("g", {}, svg("rect", { x: x - w / 2, y: y - t / 2, width: w, height: t, rx: 4 }),
+      wide ? svg("text", { class: "middle", x, y: y + Math.min(3.4, t * 0.24) }, name) : svg("title", {}, name));
+    box.name = name;
+    return box;
+  }
+
+  function draw({ k, floor, connected, node }) {
+    let chosen = edges.slice(0, k).filter((edge) => Math.abs(edge.score ?? 0) >= (floor / 100) * largest);
+    if (connected) chosen = connectedOf(chosen);
+    shown = chosen.slice(0, DRAWN);
+    lines.replaceChildren(...shown.toReversed().map(linkOf));
+    const height = (name) => graph.nodes.get(name).layer;
+    order = unique(shown.flatMap((edge) => [edge.from, edge.to])).sort((a, b) => height(a) - height(b) || graph.nodes.get(a).column - graph.nodes.get(b).column);
+    boxes.replaceChildren(...order.map(boxOf));
+    const rest = chosen.length > shown.length ? `, of which the ${DRAWN} best are drawn` : "";
+    const missing = k > edges.length ? ` (the page holds the ${count(edges.length)} best of ${count(graph.total)})` : "";
+    words = `${plural(chosen.length, "edge")} between ${plural(order.length, "component")}${rest}${missing}.`;
+    highlight({ node });
+  }
+
+  // Which edges lie on a path through the chosen component, and which components these join.
+  function highlight({ node }) {
+    const through = order.includes(node) ? node : null;
+    const [up, down] = through ? [reachedFrom(through, shown, "from", "to"), reachedFrom(through, shown, "to", "from")] : [];
+    const onPath = (edge) => !through || (down.has(edge.to) && down.has(edge.from)) || (up.has(edge.from) && up.has(edge.to));
+    for (const path of lines.children) {
+      const kept = onPath(path.edge);
+      path.setAttribute("class", `link ${path.edge.score < 0 ? "hinders" : "helps"} ${kept ? (through ? "path" : "") : "faint"}`);
+      path.style.opacity = kept ? 0.35 + 0.6 * strengthOf(path.edge) : 0.06;
+    }
+    const kept = shown.filter(onPath);
+    const names = new Set(kept.flatMap((edge) => [edge.from, edge.to]));
+    for (const box of boxes.children)
+      box.setAttribute("class", `node ${box.name.startsWith("L") ? "head" : "other"} ${box.name === through ? "chosen" : ""} ${names.has(box.name) ? "" : "faint"}`);
+    told.textContent = through ? `${words} Paths through ${through}: ${plural(kept.length, "edge")}.` : words;
+  }
+
+  state.watch("k floor connected", draw);
+  state.watch("node", highlight);
   const nameAt = (event) => { const box = event.target.closest(".node"); return box ? box.name : null; };
   on(board, "click", (event) => state.set({ node: nameAt(event) === state.get("node") ? null : nameAt(event) }));
   on(board, "pointermove", (event) => {

@@ -13,7 +13,7 @@ function sparsitySection(run) {
     row("Cross-entropy", found.ce, (value) => fixed(value, 4)), row("Divergence from the dense model", { dense: 0, ...found.divergence }, (value) => fixed(value, 4)),
     ...Object.entries(found.accuracy || {}).map(([task, of]) => row(`Accuracy on ${titleOf(task)}`, of)),
   ] : [];
-  const columns = [{ key: "name", title: "" }, { key: "dense", title: found.dense || "dense" }, { key: "sparse", title: found.sparse || "sparse" }, { key: "random", title: "random gates" }];
+  const columns = [{ key: "name", title: "What" }, { key: "dense", title: found.dense || "dense" }, { key: "sparse", title: found.sparse || "sparse" }, { key: "random", title: "random gates" }];
   let map = null;
   if (rates) {
     const describe = (place) => [headName(Math.floor(place / heads()), place % heads()), `${percent(rates.values.flat()[place])} of its edges are open`];

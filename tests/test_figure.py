@@ -1,0 +1,83 @@
+"""`headscope figure`: figures again from records, exactly as wide as asked for."""
+
+from __future__ import annotations
+
+import re
+import struct
+
+import pytest
+import run_folders
+from command import headscope
+
+import headscope as hs
+from headscope.report.figures import save_figure
+from headscope.report.redraw import figures_of, inches
+from headscope.runs import read_manifest
+from headscope.studies.edges import study_edges
+from headscope.studies.heads import study_heads
+
+
+@pytest.mark.parametrize(
+    ("text", "found"), [("3.25in", 3.25), ("8cm", 8 / 2.54), ("85mm", 85 / 25.4), ("240pt", 240 / 72), (" 4 in ", 4)]
+)
+def test_widths(text, found):
+    assert inches(text) == pytest.approx(found)
+
+
+@pytest.mark.parametrize("text", ["3.25", "in", "-3in", "3ft", "0.1in", "900cm", "nanin", "3in4"])
+def test_what_is_no_width_is_told(text):
+    with pytest.raises(hs.InputError, match=r"3\.25in, 8cm, 85mm or 240pt"):
+        inches(text)
+
+
+@pytest.mark.parametrize("name", list(run_folders.ALL))
+def test_every_figure_of_every_study_is_as_wide_as_asked(tmp_path, name, capfd):
+    run = run_folders.ALL[name](tmp_path / "run")
+    before = read_manifest(run.folder)
+    words = ("--format", "pdf,png,svg", "--width", "3.25in", "--out", tmp_path / "paper")
+    said = headscope(capfd, "figure", run.folder, *words)
+    assert (said.code, said.err) == (0, "")
+    pdfs = sorted((tmp_path / "paper").glob("*.pdf"))
+    assert {path.stem for path in pdfs} == set(figures_of(run.folder))
+    for path in pdfs:
+        box = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+) ([\d.]+)", path.read_bytes())
+        assert box
+        assert float(box[1]) == pytest.approx(3.25 * 72, abs=0.01), path.name
+        width, _ = struct.unpack(">II", path.with_suffix(".png").read_bytes()[16:24])
+        assert width == 650
+        assert 'width="234pt"' in path.with_suffix(".svg").read_text()
+    assert read_manifest(run.folder) == before
+
+
+def test_it_draws_what_the_studies_draw(tmp_path):
+    """At their own width, figures are byte for byte those that the study drew."""
+    study_heads(["nano"], ["ioi"], out=tmp_path / "h", n=4, methods=["attribution"], draws=1, formats=["png"])
+    study_edges(["nano"], ["ioi"], out=tmp_path / "e", n=4, methods=["eap"], formats=["png"])
+    for folder in (tmp_path / "h", tmp_path / "e"):
+        drawn = {path.stem: path.read_bytes() for path in folder.glob("*.png")}
+        assert set(figures_of(folder)) == set(drawn)
+        for name, draw in figures_of(folder).items():
+            assert save_figure(draw(), tmp_path / f"{name}.png").read_bytes() == drawn[name], name
+
+
+def test_some_figures_into_the_run_folder(tmp_path, capfd):
+    run = run_folders.roles_run(tmp_path / "run")
+    said = headscope(capfd, "figure", run.folder, "--only", "ablation,scores", "--format", "svg")
+    assert said.code == 0
+    assert {path.name for path in run.folder.glob("*.svg")} == {"ablation.svg", "scores.svg"}
+
+
+def test_bad_input_is_told(tmp_path, capfd):
+    run = run_folders.heads_run(tmp_path / "run")
+    nowhere, empty = tmp_path / "nowhere", run_folders.start(tmp_path / "new", "heads", ["m"], ["t"], (2, 2)).folder
+    for words, told in (
+        ((run.folder, "--only", "nothing"), "It has: curves"), ((run.folder, "--format", "gif"), "Unknown format"),
+        ((run.folder, "--width", "wide"), "--width"), ((nowhere,), "is no run"), ((empty,), "nothing to draw yet"),
+    ):  # fmt: skip
+        said = headscope(capfd, "figure", *words, "--out", tmp_path / "out")
+        assert (said.code, said.out) == (2, "")
+        assert told in said.err.replace("\n", " ")
+    (run.folder / "curve-0-task.safetensors").write_bytes(b"")
+    said = headscope(capfd, "figure", run.folder, "--out", tmp_path / "out")
+    assert (said.code, "curve-0-task.safetensors" in said.err) == (2, True)
+    assert not (tmp_path / "out").exists()
