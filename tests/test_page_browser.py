@@ -146,7 +146,8 @@ def test_hover_reads_a_curve(driver, tmp_path):
     show(driver, folder)
     said = driver.execute_script("""
         const chart = document.querySelector('.chart'), box = chart.getBoundingClientRect();
-        const at = (42 + (380 - 42 - 12) * 7 / 12) / 380;
+        const [from, to] = ['x1', 'x2'].map((end) => Number(chart.querySelector('.grid').getAttribute(end)));
+        const at = (from + (to - from) * 7 / 12) / chart.viewBox.baseVal.width;
         chart.dispatchEvent(new PointerEvent('pointermove', {bubbles: true, clientX: box.left + box.width * at, clientY: box.top + 50}));
         return document.getElementById('tip').textContent""")  # noqa: E501
     low, high = curve.low[7], curve.high[7]
@@ -292,4 +293,17 @@ def test_a_served_page_reloads_when_its_run_gets_further(tmp_path_factory, tmp_p
         assert errors(driver) == []
         driver.get(server.address)
         assert "new" in text(driver, "#index tbody")
+        # What was chosen is still chosen after the page has been loaded again.
+        other = run_folders.heads_run(tmp_path / "runs" / "other")
+        driver.get(f"{server.address}run/other")
+        slide(driver, 3)
+        click(driver, ".board .cell", 7)
+        driver.execute_script("window.old = true")
+        other.add("more.csv")
+        until = time.monotonic() + 20
+        while driver.execute_script("return window.old || document.documentElement.dataset.ready !== 'yes'"):
+            assert time.monotonic() < until
+            time.sleep(0.2)
+        assert driver.execute_script("return document.querySelector('.slider input[type=number]').value") == "3"
+        assert text(driver, ".told").startswith("L2.H1")
         server.shutdown()

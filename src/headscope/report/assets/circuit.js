@@ -1,7 +1,7 @@
 // The circuit graph: layers upward, a column per head number, MLPs and both ends to the right. Edges come in the order of
 // their rank up to k; a click on a component shows the paths through it.
 
-const DRAWN = 400;
+const DRAWN = 250;
 
 function namesOf(graph) {
   const writers = [{ name: "embedding", layer: -1, column: -1 }];

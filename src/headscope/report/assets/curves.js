@@ -1,6 +1,6 @@
 // A panel of curves with bands: hover reads values, a click sets k, a dashed line shows a multiplier.
 
-const PANEL = { width: 380, height: 240, left: 42, right: 12, top: 10, bottom: 36 };
+const PANEL = { width: 320, height: 215, left: 42, right: 12, top: 10, bottom: 36 };
 
 // Round numbers that cover a range.
 function ticksOf(low, high, most = 5) {

@@ -44,7 +44,8 @@ function edgeSection(run) {
   const methods = unique(run.graphs.map((one) => one.method));
   const steps = stepsOf(run.curves, true);
   const first = run.curves.find((curve) => curve.task === tasks[0]);
-  const state = choices({ task: tasks[0], method: methods[0], steps, k: stepAt(first, run.threshold, steps), floor: 0, connected: false, node: null, scope: { pass() {} } });
+  const state = choices({ task: tasks[0], method: methods[0], steps, k: stepAt(first, run.threshold, steps), floor: 0, connected: false, node: null, scope: { pass() {} } },
+    run.folder, { task: tasks, method: methods, k: steps });
   const facts = run.circuits.map(({ low, high, ...row }) => ({ ...row, explained: known(row.explained) ? interval(row.explained, low, high) : "–" }));
   return [
     h("div", { class: "controls" }, choice("Task", tasks, state, "task", titleOf), choice("Method", methods, state, "method"), slider("Edges", steps, state)),

@@ -72,10 +72,22 @@ function bytesOf(text) {
   return bytes;
 }
 
-// What is chosen in a section; those who watch are told what changed.
-function choices(start) {
+// What was chosen before the page was loaded again, as far as there still is such a choice.
+function remembered(key, allowed) {
+  try {
+    const kept = JSON.parse(sessionStorage.getItem(key) || "{}");
+    return Object.fromEntries(Object.entries(allowed).filter(([name, values]) => values.includes(kept[name])).map(([name]) => [name, kept[name]]));
+  } catch {
+    return {};
+  }
+}
+
+// What is chosen in a section; those who watch are told what changed. A page that follows its run remembers, under
+// `key`, the choices that are in the lists of `allowed`.
+function choices(start, key = "", allowed = {}) {
   const watchers = [];
-  const chosen = { ...start };
+  const lasting = page.live && key ? `headscope-chosen ${key}` : "";
+  const chosen = { ...start, ...(lasting ? remembered(lasting, allowed) : {}) };
   return {
     get: (name) => chosen[name],
     watch(names, told) {
@@ -86,6 +98,9 @@ function choices(start) {
       const changed = Object.keys(changes).filter((name) => chosen[name] !== changes[name]);
       Object.assign(chosen, changes);
       if (changed.length === 0) return;
+      if (lasting) try {
+        sessionStorage.setItem(lasting, JSON.stringify(Object.fromEntries(Object.keys(allowed).map((name) => [name, chosen[name]]))));
+      } catch { /* a browser without storage forgets */ }
       for (const { names, told } of watchers) if (names.some((name) => changed.includes(name))) told(chosen);
     },
   };

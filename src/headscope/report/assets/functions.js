@@ -8,7 +8,7 @@ function functionSection(run) {
   const ks = unique(sweep.map((row) => row.k)).sort((a, b) => a - b);
   const largest = run.scores[0] ? run.scores[0].values.flat().length : 1;
   const steps = unique([0, ...Array.from({ length: Math.min(largest, 600) }, (_, at) => at + 1), ...ks]).sort((a, b) => a - b);
-  const state = choices({ ranking: rankings[0], function: functions[0], k: ks[0] ?? 1, head: null });
+  const state = choices({ ranking: rankings[0], function: functions[0], k: ks[0] ?? 1, head: null }, run.folder, { ranking: rankings, k: steps });
   const panels = h("div", { class: "panels" });
   let drawn = [];
   state.watch("ranking", ({ ranking }) => {

@@ -124,7 +124,8 @@ function headSection(run) {
   const first = run.curves.find((curve) => curve.task === tasks[0]);
   const best = run.scores.find((one) => one.task === tasks[0]);
   const state = choices({ task: tasks[0], method: methods[0], ranking: rankings[0] || "task", steps, k: stepAt(first, run.threshold, steps),
-    head: best ? ranked(best.values, false)[0] : null, prompt: 0 });
+    head: best ? ranked(best.values, false)[0] : null, prompt: 0 },
+  run.folder, { task: tasks, method: methods, ranking: rankings, k: steps, head: best ? best.values.flat().map((_, place) => place) : [], prompt: [0, 1] });
   const heads = () => (run.scores[0] ? run.scores[0].values[0].length : 1);
   const words = { task: "per task", prompt: "per prompt" };
   return [
@@ -139,14 +140,14 @@ function headSection(run) {
 }
 
 function comparison(run) {
-  const shown = run.multipliers.map((row) => ({ ...row, interval: known(row.low) ? `[${fixed(row.low, 2)}, ${fixed(row.high, 2)}]` : "–" }));
-  if (shown.length === 0) return null;
+  if (run.multipliers.length === 0) return null;
+  const rows = run.multipliers.map((row) => ({ ...row, needs: `${fixed(row.first_k, 1)} / ${fixed(row.second_k, 1)}` }));
+  const ends = (row) => (known(row.low) || known(row.high) ? ` [${fixed(row.low, 2)}, ${fixed(row.high, 2)}]` : "");
   const columns = [
-    { key: "task", title: "Task", show: titleOf }, ...(shown[0].first ? [{ key: "first", title: "First" }] : []), { key: "against", title: "Against" },
-    { key: "multiplier", title: "Multiplier", number: true, show: (value) => (known(value) ? `${fixed(value, 2)}×` : "not reached") },
-    { key: "interval", title: "95 % interval" }, { key: "first_k", title: "First needs", number: true, show: (value) => fixed(value, 1) },
-    { key: "second_k", title: "Second needs", number: true, show: (value) => fixed(value, 1) }, { key: "note", title: "Note" },
+    { key: "task", title: "Task", show: titleOf }, ...(rows[0].first ? [{ key: "first", title: "First" }] : []), { key: "against", title: "Against" },
+    { key: "multiplier", title: "Multiplier", number: true, show: (value, row) => (known(value) ? `${fixed(value, 2)}×${ends(row)}` : "not reached") },
+    { key: "needs", title: "Both need", number: true }, ...(rows.some((row) => row.note) ? [{ key: "note", title: "Note", show: (note) => note || "" }] : []),
   ];
-  return figureOf("Multipliers", { note: "How many times more the first series needs to reach the threshold than the one it is set against." },
-    tableOf({ caption: "Multipliers", columns, rows: shown, page: 25 }).element);
+  return figureOf("Multipliers", { note: "How many times more the first series needs to reach the threshold than the one it is set against, with its 95 % interval." },
+    tableOf({ caption: "Multipliers", columns, rows, page: 25 }).element);
 }

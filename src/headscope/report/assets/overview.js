@@ -32,8 +32,8 @@ function published(extra) {
   ];
   const time = known(extra.seconds) ? ` The whole reproduction took ${extra.seconds < 5400 ? `${Math.round(extra.seconds / 60)} minutes` : `${(extra.seconds / 3600).toFixed(1)} hours`}.` : "";
   return h("section", { id: "published", class: "run" }, h("h2", {}, "Published numbers beside measured ones"),
-    h("p", { class: "lead" }, `${plural(rows.length, "number")} in ${plural(extra.figures.length, "figure")}. The measured ones are of the models and settings named here, which are smaller than those of the papers.${time}`),
-    tableOf({ caption: "Published and measured numbers", columns, rows, page: 200 }).element);
+    h("p", { class: "lead" }, `${plural(rows.length, "number")} in ${plural(extra.figures.length, "figure")}. Published ones are of the papers' models; measured ones are of the models and settings named in their rows.${time}`),
+    h("div", { class: "card" }, tableOf({ caption: "Published and measured numbers", columns, rows, page: 200 }).element));
 }
 
 function runTable() {
