@@ -315,10 +315,12 @@ def test_merging_an_adapter_gives_the_model_it_came_from(nano: hs.Model, tmp_pat
 
 def test_schedules():
     settings = Settings(
-        steps=101, lr=1.0, lr_end=0.5, warmup=10, margin=0.05, margin_start=0.2, noise=1.0, noise_end=0.0
-    )
-    assert [settings.lr_at(step) for step in (0, 9, 50, 100)] == pytest.approx([0.1, 0.955, 0.75, 0.5])
+        steps=101, lr=1.0, lr_end=0.5, warmup=10, margin=0.05, margin_start=0.2, noise=1.0, noise_end=0.0,
+        temperature=4.0, temperature_end=1.0,
+    )  # fmt: skip
+    assert [settings.lr_at(step) for step in (0, 9, 50, 100)] == pytest.approx([0.1, 0.5**0.09, 0.5**0.5, 0.5])
     assert [settings.margin_at(step) for step in (0, 25, 51, 100)] == pytest.approx([0.2, 0.1, 0.05, 0.05], rel=0.01)
+    assert [settings.temperature_at(step) for step in (0, 50, 100)] == pytest.approx([4.0, 2.0, 1.0])
     assert [settings.noise_at(step) for step in (0, 50, 100)] == pytest.approx([1.0, 0.5, 0.0])
 
 

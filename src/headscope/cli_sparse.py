@@ -38,7 +38,7 @@ def sparsify(
     ] = 0.5,
     accumulate: Annotated[int, option("Parts in which a process runs its share of a step.")] = 1,
     lr: Annotated[float, option("Learning rate; about 3e-5 for full fine-tuning (--lora-rank 0).")] = 1e-3,
-    lr_end: Annotated[float, option("Learning rate at the last step.")] = 1e-4,
+    lr_end: Annotated[float, option("Learning rate at the last step, reached by equal factors.")] = 3e-5,
     warmup: Annotated[int, option("Steps in which the learning rate rises.")] = 20,
     clip: Annotated[float, option("Norm to which gradients are clipped.")] = 1.0,
     lora_rank: Annotated[int, option("Rank of the adapters; 0 trains all weights.")] = 16,
@@ -56,7 +56,10 @@ def sparsify(
     bias: Annotated[float, option("Gate bias: positive opens gates.")] = 0.0,
     noise: Annotated[float, option("Scale of the gates' noise at the first step; 1 is the paper's.")] = 0.0,
     noise_end: Annotated[float, option("Scale of the gates' noise at the last step.")] = 0.0,
-    temperature: Annotated[float, option("Temperature of the gates' gradient and expected fraction.")] = 1.0,
+    temperature: Annotated[
+        float, option("Temperature of the gates' gradient and expected fraction at the first step.")
+    ] = 1.0,
+    temperature_end: Annotated[float, option("The same at the last step.")] = 1.0,
     held_out: Annotated[int, option("Windows kept for evaluation.")] = 128,
     every: Annotated[int, option("Steps between evaluations, each with a checkpoint.")] = 50,
     checkpointing: Annotated[

@@ -25,7 +25,7 @@ class Settings:
     positions: float = 0.5
     accumulate: int = 1
     lr: float = 1e-3
-    lr_end: float = 1e-4
+    lr_end: float = 3e-5
     warmup: int = 20
     clip: float = 1.0
     lora_rank: int = 16
@@ -40,6 +40,7 @@ class Settings:
     noise: float = 0.0
     noise_end: float = 0.0
     temperature: float = 1.0
+    temperature_end: float = 1.0
     held_out: int = 128
     every: int = 50
     seed: int = 0
@@ -49,7 +50,7 @@ class Settings:
         if self.constraint not in CONSTRAINTS:
             raise InputError(f"Unknown constraint {self.constraint!r}. Known: {', '.join(CONSTRAINTS)}.")
         positive = ("windows", "top_p", "steps", "batch", "positions", "accumulate", "lr", "lr_end", "clip", "margin",
-                    "margin_start", "strength", "rate", "temperature", "held_out", "every")  # fmt: skip
+                    "margin_start", "strength", "rate", "temperature", "temperature_end", "held_out", "every")  # fmt: skip
         for name in positive:
             if not getattr(self, name) > 0:
                 raise InputError(f"--{name.replace('_', '-')} must be above 0, found {getattr(self, name)}.")
@@ -67,9 +68,10 @@ class Settings:
             raise InputError(f"--batch {self.batch} cannot be divided into --accumulate {self.accumulate} equal parts.")
 
     def lr_at(self, step: int) -> float:
-        """Up in the warm-up, then in a straight line from the first rate to the last."""
+        """Up in the warm-up, then from the first rate to the last by equal factors: large steps close gates quickly,
+        but hold the model away from what it could be with the gates it has."""
         warm = min(1.0, (step + 1) / max(1, self.warmup))
-        return warm * (self.lr + (self.lr_end - self.lr) * step / max(1, self.steps - 1))
+        return warm * self.lr * (self.lr_end / self.lr) ** (step / max(1, self.steps - 1))
 
     def margin_at(self, step: int) -> float:
         """From the first margin to the last over the first half of the steps, by equal factors: gates close quickly
@@ -80,9 +82,15 @@ class Settings:
         """From the first noise scale to the last, in a straight line over the steps."""
         return self.noise + (self.noise_end - self.noise) * step / max(1, self.steps - 1)
 
+    def temperature_at(self, step: int) -> float:
+        """From the first temperature of the gates to the last, by equal factors over the steps."""
+        return self.temperature * (self.temperature_end / self.temperature) ** (step / max(1, self.steps - 1))
+
     def difference(self, other: dict) -> str:
-        """What differs from the settings of an earlier sitting and must not."""
-        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in TUNABLE}
+        """What differs from the settings of an earlier sitting and must not; what it did not know had its default."""
+        then = {f.name: other.get(f.name, f.default) for f in fields(self) if f.name not in TUNABLE}
         return ", ".join(
-            f"{name} {other.get(name)!r} then, {now!r} now" for name, now in own.items() if other.get(name) != now
+            f"{name} {was!r} then, {getattr(self, name)!r} now"
+            for name, was in then.items()
+            if was != getattr(self, name)
         )

@@ -158,7 +158,7 @@ class Trainer:
         settings = self.settings
         rank = self.accelerator.process_index
         seed = ((settings.seed * 10**6 + self.step) * 64 + number) * 64 + rank
-        gates = Gates("trained", settings.noise_at(self.step), settings.temperature, seed)
+        gates = Gates("trained", settings.noise_at(self.step), settings.temperature_at(self.step), seed)
         places_P = self._places(ids_BT)
         with deciding(gates):
             logits_BPV = self.wrapped(input_ids=ids_BT, use_cache=False, logits_to_keep=places_P).logits
