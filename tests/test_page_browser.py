@@ -16,7 +16,7 @@ from browser import chromium, errors, opened
 from headscope.report.page import build_page
 from headscope.report.server import Viewer
 from headscope.results import Curve, EdgeScores, Scores
-from headscope.runs import Run
+from headscope.runs import Run, read_manifest
 
 FAST = 100  # milliseconds for whatever a handler does
 
@@ -138,6 +138,23 @@ def test_attention_says_the_weights_of_the_record(driver, tmp_path):
         return document.getElementById('tip').textContent""")  # noqa: E501
     assert "·w4 (4) attends to ·w2 (2)" in said
     assert float(said.split("weight ")[1]) == pytest.approx(weights[0, 1, 2, 4, 2], abs=0.5 / 255 + 6e-4)
+
+
+def test_models_of_two_shapes_keep_their_heads_apart(driver, tmp_path):
+    run_folders.heads_run(tmp_path / "small", shape=(4, 3), models=["small"], tasks=["ioi"])
+    folder = run_folders.heads_run(tmp_path / "run", shape=(5, 2), models=["large"], tasks=["ioi"]).folder
+    run = Run(folder, read_manifest(folder))
+    run_folders.keep(run, "scores-9", Scores.load(tmp_path / "small" / "scores-0.safetensors"))
+    small, large = (Scores.load(folder / f"scores-{number}.safetensors") for number in (9, 0))
+    show(driver, folder)
+    said = "return [...document.querySelectorAll('.told')].map((one) => one.textContent.replace('\u2212', '-').trim())"
+    click(driver, ".board .cell", 7)
+    there, here = driver.execute_script(said)
+    assert there.startswith(f"L3.H1 · score {large.values[3, 1]:+.3f}")
+    assert here.startswith(f"L3.H1 · score {small.values[3, 1]:+.3f}")
+    click(driver, ".board .cell", 10 + 5)
+    assert driver.execute_script(said)[0] == ""
+    assert driver.execute_script(said)[1].startswith("L1.H2")
 
 
 def test_hover_reads_a_curve(driver, tmp_path):

@@ -200,8 +200,8 @@ def patterns(one: Attention, scores: Sequence[Scores], room: float) -> Section:
     rows, columns = np.tril_indices(T)
     weights = one.patterns.reshape(P, L * H, T, T)[:, heads][:, :, rows, columns]
     return {
-        "model": one.model, "task": one.task, "tokens": one.tokens, "heads": heads, "left_out": L * H - len(heads),
-        "data": _bytes(weights.astype(np.float32)),
+        "model": one.model, "task": one.task, "tokens": one.tokens, "n_heads": H, "heads": heads,
+        "left_out": L * H - len(heads), "data": _bytes(weights.astype(np.float32)),
     }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ function weights(found) {
   const length = found.tokens[0].length;
   const half = (length * (length + 1)) / 2;
   return (prompt, head) => {
-    const place = found.heads.indexOf(head);
+    const place = found.heads.indexOf(placeAt(head, found.n_heads));
     if (place < 0) return null;
     const start = (prompt * found.heads.length + place) * half;
     return (query, key) => found.bytes[start + (query * (query + 1)) / 2 + key] / 255;
@@ -34,13 +34,13 @@ function pattern(found, prompt, head) {
   const length = tokens.length;
   const weight = weights(found)(prompt, head);
   if (weight === null)
-    return h("p", { class: "empty" }, "The pattern of this head was left out to keep the page small.");
+    return h("p", { class: "empty" }, found.left_out ? "The pattern of this head was left out to keep the page small." : "This model has no such head.");
   const small = length > 60;
   const side = small ? 7 : SQUARE;
   const room = small ? 8 : 8 + 6.2 * Math.max(...tokens.map((token) => Math.min(14, seen(token).length)));
   const body = length * side;
   const frame = svg("svg", { class: "pattern", viewBox: `0 0 ${room + body + 4} ${body + room + 4}`, role: "img",
-    "aria-label": `Attention of head ${head} of ${found.model}: rows attend to columns` });
+    "aria-label": `Attention of ${head} of ${found.model}: rows attend to columns` });
   frame.style.maxWidth = `${Math.max(240, Math.min(560, (room + body) * 1.25))}px`;
   const cross = [svg("rect", { class: "cross", width: body, height: side, visibility: "hidden" }), svg("rect", { class: "cross", width: side, height: body, visibility: "hidden" })];
   const image = svg("image", { x: room, y: 2, width: body, height: body, href: picture(length, weight), preserveAspectRatio: "none" });
@@ -70,8 +70,8 @@ function pattern(found, prompt, head) {
   return h("div", {}, frame, h("p", { class: "small-words" }, words));
 }
 
-// state knows task, head (flat) and prompt.
-function attentionFigure(run, state, heads) {
+// state knows task, head and prompt.
+function attentionFigure(run, state) {
   const all = run.attention || [];
   if (all.length === 0) return null;
   const body = h("div", { class: "side-by-side" });
@@ -88,7 +88,7 @@ function attentionFigure(run, state, heads) {
     const many = Math.min(...found.map((one) => one.tokens.length));
     const chosen = Math.min(prompt, many - 1);
     pick.replaceChildren(...found[0].tokens.slice(0, many).map((tokens, at) => h("option", { value: at, selected: at === chosen }, cut2(tokens.join("")))));
-    title.textContent = `Attention of ${headName(Math.floor(head / heads()), head % heads())}`;
+    title.textContent = `Attention of ${head}`;
     body.replaceChildren(...found.map((one) => h("div", {}, h("h4", {}, one.model), pattern(one, chosen, head))));
     const left = found[0].left_out ? ` Only ${plural(found[0].heads.length, "head")} with the largest scores are on this page; ${count(found[0].left_out)} were left out to keep it small.` : "";
     note.textContent = `Rows attend to columns. Weights as they pass (behind the gate of a sparse model), rounded to 1/255; colours follow weight^0.6.${left}`;

@@ -54,6 +54,12 @@ const some = (value) => {
 const interval = (mid, low, high) => `${fixed(mid)} [${fixed(low)}, ${fixed(high)}]`;
 const titleOf = (task) => (Object.hasOwn(page.titles, task) ? page.titles[task] : String(task));
 const headName = (layer, head) => `L${layer}.H${head}`;
+// Heads are chosen by name, because models of one run may have different shapes: name and place in a flat list.
+const nameAt = (place, heads) => headName(Math.floor(place / heads), place % heads);
+function placeAt(name, heads) {
+  const found = /^L(\d+)\.H(\d+)$/.exec(name || "");
+  return found && Number(found[2]) < heads ? Number(found[1]) * heads + Number(found[2]) : -1;
+}
 const unique = (values) => [...new Set(values)];
 const listed = (words) => (words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words.at(-1)}`);
 const plural = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;

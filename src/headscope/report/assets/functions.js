@@ -39,10 +39,10 @@ function functionSection(run) {
     });
     box.replaceChildren(...maps.map(({ map }) => map.element));
     inside();
-    maps.forEach(({ map }) => map.point(state.get("head") ?? -1));
+    maps.forEach(({ map }) => map.point(state.get("head")));
   });
   state.watch("k", inside);
-  state.watch("head", ({ head }) => maps.forEach(({ map }) => map.point(head ?? -1)));
+  state.watch("head", ({ head }) => maps.forEach(({ map }) => map.point(head)));
   return [
     h("div", { class: "controls" }, choice("Ranking", rankings, state, "ranking"), slider("Heads", steps, state, "masked")),
     run.comet ? h("p", { class: "small-words" }, run.comet) : null,

@@ -51,29 +51,30 @@ function headMap({ title, values, kind = "diverging", strength = null, describe,
     "aria-label": `${title}. Arrow keys move between heads, Enter chooses.` }, map);
   let at = -1;
 
-  function point(place) {
+  function point(name) {
+    const place = placeAt(name, heads);
     at = place;
     cursor.setAttribute("visibility", place >= 0 && cells[place] ? "visible" : "hidden");
-    if (!cells[place]) { told.textContent = "\u00a0"; return; }
+    if (!cells[place]) { at = -1; told.textContent = "\u00a0"; return; }
     cursor.setAttribute("x", Number(cells[place].getAttribute("x")) - 1.5);
     cursor.setAttribute("y", Number(cells[place].getAttribute("y")) - 1.5);
     told.textContent = describe(place).join(" · ");
   }
 
-  on(board, "click", (event) => { if (event.target.place !== undefined) onPick(event.target.place); });
+  on(board, "click", (event) => { if (event.target.place !== undefined) onPick(nameAt(event.target.place, heads)); });
   on(board, "pointermove", (event) => (event.target.place !== undefined ? say(event, describe(event.target.place)) : hush()));
   on(board, "pointerleave", hush);
   const steps = flat
     ? { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] }
     : { ArrowUp: [1, 0], ArrowDown: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] };
   on(board, "keydown", (event) => {
-    if (event.key === "Enter" || event.key === " ") { event.preventDefault(); if (at >= 0) onPick(at); return; }
+    if (event.key === "Enter" || event.key === " ") { event.preventDefault(); if (at >= 0) onPick(nameAt(at, heads)); return; }
     if (!steps[event.key]) return;
     event.preventDefault();
     const [layer, head] = at < 0 ? [0, 0] : [Math.floor(at / heads), at % heads];
     const [up, right] = at < 0 ? [0, 0] : steps[event.key];
     const next = [Math.min(layers - 1, Math.max(0, layer + up)), Math.min(heads - 1, Math.max(0, head + right))];
-    onPick(next[0] * heads + next[1]);
+    onPick(headName(...next));
   });
   let before = new Map();
   return {

@@ -66,7 +66,7 @@ function membersAt(curve, k) {
   return found;
 }
 
-function headMaps(run, state, heads) {
+function headMaps(run, state) {
   const box = h("div", { class: "side-by-side" });
   let maps = [];
   const inside = () => maps.forEach(({ map, curve }) => map.members(membersAt(curve(), state.get("k"))));
@@ -76,33 +76,33 @@ function headMaps(run, state, heads) {
       const places = new Map(ranked(scores.values, false).map((place, rank) => [place, rank + 1]));
       const curve = () => run.curves.find((one) => one.model === scores.model && one.task === task && one.method === method && (one.ranking || "task") === state.get("ranking"));
       const describe = (place) => {
-        const [layer, head] = [Math.floor(place / heads()), place % heads()];
+        const heads = scores.values[0].length;
         const share = membersAt(curve(), state.get("k")).get(place) || 0;
         const word = share === 1 ? "in" : share ? `in for ${Math.round(share * 100)} % of prompts` : "out";
-        return [headName(layer, head), `score ${signed(scores.values[layer][head])}`, `rank ${places.get(place)} of ${places.size}`, `${word} at k ${state.get("k")}`];
+        return [nameAt(place, heads), `score ${signed(scores.values[Math.floor(place / heads)][place % heads])}`, `rank ${places.get(place)} of ${places.size}`, `${word} at k ${state.get("k")}`];
       };
       const map = headMap({ title: scores.model, values: scores.values, describe, onPick: (head) => state.set({ head }) });
       return { map, curve };
     });
     box.replaceChildren(...maps.map(({ map }) => map.element));
     inside();
-    maps.forEach(({ map }) => map.point(state.get("head") ?? -1));
+    maps.forEach(({ map }) => map.point(state.get("head")));
   });
   state.watch("k ranking", inside);
-  state.watch("head k ranking", ({ head }) => maps.forEach(({ map }) => map.point(head ?? -1)));
+  state.watch("head k ranking", ({ head }) => maps.forEach(({ map }) => map.point(head)));
   const names = unique(run.scores.map((one) => `heads-${one.model}-${one.task}-${one.method}`));
   return figureOf("Head maps", { run, names, wide: unique(run.scores.map((one) => one.model)).length > 1,
     note: "A cell is a head; orange helps, purple hinders. Framed heads are kept at the chosen k (where each prompt has a ranking of its own, the stronger the frame the more prompts keep it). Click a head, or use the arrow keys." }, box);
 }
 
-function headTable(run, state, heads) {
+function headTable(run, state) {
   const at = (row) => membersAt(run.curves.find((one) => one.model === row.model && one.task === row.task && one.method === row.method && (one.ranking || "task") === state.get("ranking")), state.get("k"));
   let inside = new Map();
   const rowsOf = (task, method) => run.scores.filter((one) => one.task === task && one.method === method).flatMap((scores) =>
     ranked(scores.values, false).map((place, rank) => ({ model: scores.model, task, method, place, rank: rank + 1,
-      head: headName(Math.floor(place / heads()), place % heads()), score: scores.values.flat()[place] })));
-  const table = tableOf({ caption: "Heads by score", rows: [], search: true, page: 25, sort: { key: "rank", down: false }, onPick: (row) => state.set({ head: row.place }),
-    rowClass: (row) => [inside.get(row.model)?.has(row.place) ? "in" : "", row.place === state.get("head") ? "chosen" : ""].join(" ").trim(),
+      head: nameAt(place, scores.values[0].length), score: scores.values.flat()[place] })));
+  const table = tableOf({ caption: "Heads by score", rows: [], search: true, page: 25, sort: { key: "rank", down: false }, onPick: (row) => state.set({ head: row.head }),
+    rowClass: (row) => [inside.get(row.model)?.has(row.place) ? "in" : "", row.head === state.get("head") ? "chosen" : ""].join(" ").trim(),
     columns: [{ key: "rank", title: "Rank", number: true, rising: true }, { key: "head", title: "Head" }, { key: "model", title: "Model" },
       { key: "score", title: "Score", number: true, show: (value) => signed(value, 4) }] });
   let rows = [];
@@ -124,9 +124,8 @@ function headSection(run) {
   const first = run.curves.find((curve) => curve.task === tasks[0]);
   const best = run.scores.find((one) => one.task === tasks[0]);
   const state = choices({ task: tasks[0], method: methods[0], ranking: rankings[0] || "task", steps, k: stepAt(first, run.threshold, steps),
-    head: best ? ranked(best.values, false)[0] : null, prompt: 0 },
-  run.folder, { task: tasks, method: methods, ranking: rankings, k: steps, head: best ? best.values.flat().map((_, place) => place) : [], prompt: [0, 1] });
-  const heads = () => (run.scores[0] ? run.scores[0].values[0].length : 1);
+    head: best ? nameAt(ranked(best.values, false)[0], best.values[0].length) : null, prompt: 0 },
+  run.folder, { task: tasks, method: methods, ranking: rankings, k: steps, head: best ? best.values.flat().map((_, place) => nameAt(place, best.values[0].length)) : [], prompt: [0, 1] });
   const words = { task: "per task", prompt: "per prompt" };
   return [
     h("div", { class: "controls" }, choice("Task", tasks, state, "task", titleOf), choice("Method", methods, state, "method"),
@@ -134,7 +133,7 @@ function headSection(run) {
     h("div", { class: "grid" },
       curveFigure(run, state, unique(run.curves.map((curve) => curve.task)), { what: "heads", log: false }),
       readout("Heads", state, (task) => [...seriesOf(run, task), ...bandsOf(run, task)], run.summary, run.threshold, tasks.length > 1),
-      run.scores.length ? headMaps(run, state, heads) : null, attentionFigure(run, state, heads), headTable(run, state, heads),
+      run.scores.length ? headMaps(run, state) : null, attentionFigure(run, state), headTable(run, state),
       comparison(run)),
   ];
 }

@@ -4,8 +4,7 @@ function sparsitySection(run) {
   const found = run.found;
   const rates = run.scores[0];
   const tasks = unique((run.attention || []).map((one) => one.task));
-  const state = choices({ task: tasks[0] ?? "", head: rates ? ranked(rates.values, true)[0] : null, prompt: 0 });
-  const heads = () => (rates ? rates.values[0].length : 1);
+  const state = choices({ task: tasks[0] ?? "", head: rates ? nameAt(ranked(rates.values, true)[0], rates.values[0].length) : null, prompt: 0 });
   const row = (name, of, show = fixed) => ({ name, dense: show(of.dense), sparse: show(of.sparse), random: show(of["random gates"]) });
   const percent = (value) => (known(value) ? `${(100 * value).toFixed(2)} %` : "–");
   const rows = found.ce ? [
@@ -16,13 +15,13 @@ function sparsitySection(run) {
   const columns = [{ key: "name", title: "What" }, { key: "dense", title: found.dense || "dense" }, { key: "sparse", title: found.sparse || "sparse" }, { key: "random", title: "random gates" }];
   let map = null;
   if (rates) {
-    const describe = (place) => [headName(Math.floor(place / heads()), place % heads()), `${percent(rates.values.flat()[place])} of its edges are open`];
+    const describe = (place) => [nameAt(place, rates.values[0].length), `${percent(rates.values.flat()[place])} of its edges are open`];
     map = headMap({ title: rates.model, values: rates.values, kind: "sequential", scale: "Share of open edges", describe, onPick: (head) => state.set({ head }) });
-    state.watch("head", ({ head }) => map.point(head ?? -1));
+    state.watch("head", ({ head }) => map.point(head));
   }
   const never = (found["never open"] || []).length;
   return h("div", { class: "grid" },
     rows.length ? figureOf("Dense against sparse", { note: `${plural(never, "head")} never open${never === 1 ? "s" : ""}. Random gates open each head's edges at random, at the rate the head has.` }, tableOf({ caption: "Dense against sparse", columns, rows }).element) : null,
     map ? figureOf("Attention edges that are open", { run, names: ["connectivity"] }, map.element) : null,
-    attentionFigure(run, state, heads));
+    attentionFigure(run, state));
 }
