@@ -67,7 +67,9 @@ def figure(
         Path | None, typer.Option("--out", "-o", help="Folder for the files; by default the run folder.")
     ] = None,
 ) -> None:
-    """Draw a run's figures again from its records, for a paper: at the width of a column, letters at their size.
+    """Draw a run's figures again from its records, for a paper: exactly as wide as a column.
+
+    Letters keep their size and panels move into more rows; only circuits and attention maps shrink as a whole.
 
     Example: `headscope figure runs/demo --format pdf --width 3.25in --out paper`
     """
