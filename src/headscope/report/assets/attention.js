@@ -45,7 +45,7 @@ function pattern(found, prompt, head) {
   const cross = [svg("rect", { class: "cross", width: body, height: side, visibility: "hidden" }), svg("rect", { class: "cross", width: side, height: body, visibility: "hidden" })];
   const image = svg("image", { x: room, y: 2, width: body, height: body, href: picture(length, weight), preserveAspectRatio: "none" });
   frame.append(svg("rect", { class: "field", x: room, y: 2, width: body, height: body }), image,
-    svg("path", { class: "later", d: `M${room + side} 2H${room + body}V${2 + body - side}${tokens.slice(2).map(() => `h${-side}v${-side}`).join("")}Z` }), ...cross);
+    svg("path", { class: "later", d: `M${room + side} 2H${room + body}V${2 + body - side}${tokens.slice(2).map(() => `h${-side}v${-side}`).join("")}h${-side}Z` }), ...cross);
   if (!small) tokens.forEach((token, at) => {
     const middle = (at + 0.5) * side;
     frame.append(svg("text", { class: "token end", x: room - 4, y: middle + 5 }, cut(seen(token))),
