@@ -59,7 +59,7 @@ SMALL = {
     "roles": "--n 4 --held-out 2 --compare 2 --seeds 1 --format png",
     "sparsify": "--steps 2 --windows 32 --held-out 8 --length 12 --batch 4",
     "sparsify-report": "--task ioi --n 4 --windows 8 --length 12",
-    "reproduce": "--models nano,sparse --only 004 --comet none --format png",
+    "reproduce": "--preset quick --models nano,sparse --only 004 --comet none --format png",
     "view": "--port 0",
 }
 APP: Any = typer.main.get_command(headscope.cli.app)
