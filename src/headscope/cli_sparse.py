@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from headscope.console import AsJson, out, print_json
+from headscope.console import AsJson, Out, default_folder, out, print_json
 from headscope.errors import InputError
 
 Folder = Annotated[Path, typer.Option("--out", "-o", help="Folder to write; a run that stopped goes on there.")]
@@ -105,7 +105,7 @@ def sparsify(
 def sparsify_report(
     dense: Annotated[str, typer.Argument(help="The dense model.", show_default=False)],
     sparse: Annotated[str, typer.Argument(help="Its sparse variant.", show_default=False)],
-    to: Annotated[Path, typer.Option("--out", "-o", help="Run folder.")] = Path("runs/sparsify-report"),
+    to: Out = None,
     task: Annotated[
         str, option("Tasks to compare accuracies on; empty for none.")
     ] = "ioi,greater-than,docstring,ioi-long",
@@ -123,13 +123,15 @@ def sparsify_report(
     from headscope.progress import shown
     from headscope.studies.sparsity import study_sparsity
 
-    tasks = [name.strip() for name in task.split(",") if name.strip()]
+    options = {
+        "tasks": [name.strip() for name in task.split(",") if name.strip()], "text": text, "count": windows,
+        "length": length, "n": n, "seed": seed,
+    }  # fmt: skip
+    folder = to or default_folder("sparsify-report", {"models": [dense, sparse], **options})
     with shown():
-        report = study_sparsity(
-            dense, sparse, out=to, tasks=tasks, text=text, count=windows, length=length, n=n, seed=seed
-        )
+        report = study_sparsity(dense, sparse, out=folder, **options)
     if as_json:
-        print_json({"run": str(to), **report})
+        print_json({"run": str(folder), **report})
         return
     table = Table("", report["dense"], report["sparse"], "random gates", title="Dense against sparse")
     table.add_row("open edges", "100 %", f"{report['connectivity']:.2%}", f"{report['random connectivity']:.2%}")
@@ -141,7 +143,7 @@ def sparsify_report(
     layers = ", ".join(f"{rate:.1%}" for rate in report["per layer"])
     out.print(f"Open edges by layer: {layers}", highlight=False)
     out.print(f"Heads that never open: {len(report['never open'])}", highlight=False)
-    out.print(f"Everything: {to}", soft_wrap=True, highlight=False)
+    out.print(f"Everything: {folder}", soft_wrap=True, highlight=False)
 
 
 def merge(

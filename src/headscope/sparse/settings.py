@@ -49,8 +49,10 @@ class Settings:
     def __post_init__(self) -> None:
         if self.constraint not in CONSTRAINTS:
             raise InputError(f"Unknown constraint {self.constraint!r}. Known: {', '.join(CONSTRAINTS)}.")
-        positive = ("windows", "top_p", "steps", "batch", "positions", "accumulate", "lr", "lr_end", "clip", "margin",
-                    "margin_start", "strength", "rate", "temperature", "temperature_end", "held_out", "every")  # fmt: skip
+        positive = (
+            "windows", "top_p", "steps", "batch", "positions", "accumulate", "lr", "lr_end", "clip", "margin",
+            "margin_start", "strength", "rate", "temperature", "temperature_end", "held_out", "every",
+        )  # fmt: skip
         for name in positive:
             if not getattr(self, name) > 0:
                 raise InputError(f"--{name.replace('_', '-')} must be above 0, found {getattr(self, name)}.")
