@@ -123,6 +123,8 @@ def test_from_dense_to_a_sparse_model_that_loads(nano: hs.Model, tmp_path: Path,
     rows = list(csv.DictReader((tmp_path / "sparse" / "history.csv").open()))
     assert [int(row["step"]) for row in rows] == [0, 10, 20, 30]
     if rank:
+        files = list((tmp_path / "sparse" / "adapter").iterdir())
+        assert {file.stat().st_mode & 0o777 for file in files} == {0o644}
         adapter = hs.load(tmp_path / "sparse" / "adapter", base="nano")
         assert adapter.fingerprint() == sparse.fingerprint()
     # Nothing downstream knows that it is sparse.
@@ -194,6 +196,12 @@ def test_a_run_can_start_from_an_adapter(nano: hs.Model, tmp_path: Path):
     with pytest.raises(hs.InputError, match="belongs to other weights"):
         hs.sparsify(nano, out=tmp_path / "third", **options)
     assert not (tmp_path / "third").exists()
+
+
+def test_a_strength_can_be_kept(nano: hs.Model, tmp_path: Path):
+    history = hs.sparsify(nano, out=tmp_path / "run", **{**SMALL, "rate": 0.0, "strength": 2.0})
+    assert {row["strength"] for row in history} == {2.0}
+    assert history[-1]["connectivity"] < history[0]["connectivity"]
 
 
 def test_two_processes_under_accelerate_share_the_batch(nano: hs.Model, tmp_path: Path):
@@ -326,7 +334,7 @@ def test_schedules():
 
 def test_settings_refuse_what_makes_no_sense():
     wrongs: list[dict[str, Any]] = [
-        {"batch": 10, "accumulate": 4}, {"length": 1}, {"noise": -1.0}, {"steps": 0}, {"positions": 1.5},
+        {"batch": 10, "accumulate": 4}, {"length": 1}, {"noise": -1.0}, {"steps": 0}, {"positions": 1.5}, {"rate": -0.1},
         {"top_p": 0.0}, {"start": "adapter", "lora_rank": 0},
     ]  # fmt: skip
     for wrong in wrongs:

@@ -52,7 +52,7 @@ def sparsify(
     ] = 0.2,
     distill: Annotated[float, option("Weight of the divergence from the dense model as a loss beside `ce`.")] = 0.0,
     strength: Annotated[float, option("First strength of the penalty on open gates.")] = 0.1,
-    rate: Annotated[float, option("How fast the strength moves.")] = 0.05,
+    rate: Annotated[float, option("How fast the strength moves; 0 keeps it as it is given.")] = 0.05,
     bias: Annotated[float, option("Gate bias: positive opens gates.")] = 0.0,
     noise: Annotated[float, option("Scale of the gates' noise at the first step; 1 is the paper's.")] = 0.0,
     noise_end: Annotated[float, option("Scale of the gates' noise at the last step.")] = 0.0,

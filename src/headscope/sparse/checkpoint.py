@@ -129,6 +129,8 @@ def save_sparse(student: Any, model: Model, checkpoint: Checkpoint) -> None:
                 student.save_pretrained(str(scratch), state_dict=halves, save_embedding_layers=False)
             (scratch / "README.md").unlink(missing_ok=True)
             write_gate(scratch, bias=settings.bias, base_sha256=checkpoint.base_sha256)
+            for file in scratch.iterdir():
+                file.chmod(0o644)
             os.rename(scratch, adapter)
         write_model(with_adapter(copy.deepcopy(model.hf), adapter), model.tokenizer, folder)
     except (OSError, SafetensorError) as error:

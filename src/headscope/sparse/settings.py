@@ -51,12 +51,12 @@ class Settings:
             raise InputError(f"Unknown constraint {self.constraint!r}. Known: {', '.join(CONSTRAINTS)}.")
         positive = (
             "windows", "top_p", "steps", "batch", "positions", "accumulate", "lr", "lr_end", "clip", "margin",
-            "margin_start", "strength", "rate", "temperature", "temperature_end", "held_out", "every",
+            "margin_start", "strength", "temperature", "temperature_end", "held_out", "every",
         )  # fmt: skip
         for name in positive:
             if not getattr(self, name) > 0:
                 raise InputError(f"--{name.replace('_', '-')} must be above 0, found {getattr(self, name)}.")
-        for name in ("warmup", "lora_rank", "distill", "noise", "noise_end", "seed"):
+        for name in ("warmup", "lora_rank", "distill", "rate", "noise", "noise_end", "seed"):
             if getattr(self, name) < 0:
                 raise InputError(f"--{name.replace('_', '-')} cannot be negative, found {getattr(self, name)}.")
         for name in ("top_p", "positions"):
