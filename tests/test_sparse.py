@@ -334,8 +334,8 @@ def test_schedules():
 
 def test_settings_refuse_what_makes_no_sense():
     wrongs: list[dict[str, Any]] = [
-        {"batch": 10, "accumulate": 4}, {"length": 1}, {"noise": -1.0}, {"steps": 0}, {"positions": 1.5}, {"rate": -0.1},
-        {"top_p": 0.0}, {"start": "adapter", "lora_rank": 0},
+        {"batch": 10, "accumulate": 4}, {"length": 1}, {"noise": -1.0}, {"steps": 0}, {"rate": -0.1},
+        {"positions": 1.5}, {"top_p": 0.0}, {"start": "adapter", "lora_rank": 0},
     ]  # fmt: skip
     for wrong in wrongs:
         with pytest.raises(hs.InputError):
