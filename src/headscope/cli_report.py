@@ -49,8 +49,8 @@ def view(
     from headscope.report.server import Viewer
 
     with Viewer(folder, port) as server:
-        out.print(f"Runs in {plain(folder)}: {server.address} (Ctrl+C ends it)", soft_wrap=True, highlight=False)
         try:
+            out.print(f"Runs in {plain(folder)}: {server.address} (Ctrl+C ends it)", soft_wrap=True, highlight=False)
             server.serve_forever()
         except KeyboardInterrupt:
             out.print("Ended.")
@@ -71,7 +71,7 @@ def figure(
 
     Letters keep their size and panels move into more rows; only circuits and attention maps shrink as a whole.
 
-    Example: `headscope figure runs/demo --format pdf --width 3.25in --out paper`
+    Example: `headscope figure runs/demo/heads --format pdf --width 3.25in --out paper`
     """
     from headscope.report.redraw import inches, redraw
 
