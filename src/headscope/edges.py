@@ -30,6 +30,7 @@ from headscope.interventions import patched
 from headscope.measure import AnswerTokens, answer_logits
 from headscope.models.model import Model
 from headscope.parts import first_output, pass_of, probe_ids, replaced
+from headscope.sparse_gate import Gates, deciding
 
 # Tokens per batch: edges keep what every writer wrote, which is much more per token than heads need.
 EDGE_TOKENS = 320
@@ -42,7 +43,10 @@ def view_of(model: Model) -> EdgeView:
             view = EdgeView(model)
         except AttributeError as error:
             raise _wrong_row(model, f"a module that it names is not there ({error})") from error
-        _check(view)
+        # With all gates of a sparse model open: rounding moves one over its threshold now and then, which says nothing
+        # about where the block keeps its parts.
+        with deciding(Gates("open")):
+            _check(view)
         model.kept["edges"] = view
     return model.kept["edges"]
 
@@ -55,8 +59,8 @@ def _check(view: EdgeView) -> None:
     ids = probe_ids(model).tolist()
     other = [ids[0][:1] + ids[0][:-1]]
     tokens = AnswerTokens.first_two(1, model.device)
-    # Sums round more than metrics do: where a stream is large, its small changes lose digits.
-    tolerance, of_sums = (1e-4, 1e-3) if model.hf.dtype == torch.float32 else (0.1, 0.1)
+    # Rounding grows with depth (5e-4 in a metric of SmolLM2's 30 layers); a wrong row is off by far more.
+    tolerance, of_sums = (2e-3, 1e-3) if model.hf.dtype == torch.float32 else (0.1, 0.1)
     session = EdgeSession(view, ids, other, tokens, graph)
     for reader, off in _off_the_sum(session).items():
         if not off <= of_sums:
