@@ -154,6 +154,11 @@ def segments_of(curves: Sequence[Curve], ratios: Iterable[Ratio]) -> dict[str, t
 PALETTES = (("#0072B2", "#E69F00", "#D55E00", "#56B4E9"), ("#009E73", "#CC79A7", "#F0E442", "#000000"))
 
 
+def times(ratio: float) -> str:
+    """A multiplier as a figure shows it."""
+    return f"{ratio:.1f}x" if ratio >= 0.1 else f"{ratio:.2f}x"
+
+
 def curve_panels(
     curves: Mapping[str, Sequence[Curve]], *, bands: Mapping[str, Sequence[Curve]],
     segments: Mapping[str, tuple[float, float, float]], threshold: float, what: str = "Heads", log: bool = False,
@@ -179,7 +184,7 @@ def curve_panels(
             axes.plot([first, second], [threshold] * 2, color="black", linestyle="--", linewidth=1)
             middle = (first * second) ** 0.5 if log and min(first, second) > 0 else (first + second) / 2
             axes.annotate(
-                f"{ratio:.1f}x", (middle, threshold), xytext=(0, 3), textcoords="offset points", ha="center",
+                times(ratio), (middle, threshold), xytext=(0, 3), textcoords="offset points", ha="center",
                 fontsize=8, bbox={"facecolor": "white", "alpha": 0.5, "edgecolor": "none", "pad": 0.8},
             )  # fmt: skip
         drawn = [*series, *bands.get(task, ())[:1]]

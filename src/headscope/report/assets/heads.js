@@ -23,7 +23,7 @@ function segmentOf(run, task) {
   const first = run.curves.find((curve) => curve.task === task);
   const second = run.curves.find((curve) => first && curve.task === task && curve.model !== first.model && curve.method === first.method && curve.ranking === first.ranking);
   const row = rows.length === 1 ? rows[0] : rows.find((one) => second && one.against === second.label && (!one.first || one.first === first.label));
-  return row ? { from: row.first_k, to: row.second_k, text: `${row.multiplier.toFixed(1)}×` } : null;
+  return row ? { from: row.first_k, to: row.second_k, text: `${row.multiplier.toFixed(row.multiplier < 0.1 ? 2 : 1)}×` } : null;
 }
 
 function curveFigure(run, state, tasks, { what, log }) {
