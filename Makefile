@@ -17,7 +17,7 @@ $(VENV)/.ready: pyproject.toml
 	@touch $@
 
 demo: setup
-	$(BIN)/headscope heads smollm2-135m --task ioi --n 24 --out runs/demo
+	$(BIN)/headscope reproduce --out runs/demo
 
 test: lint
 	$(BIN)/python -m pytest

@@ -196,14 +196,12 @@ class _Parts:
             image = "curves" if len(asked) == 1 or len(self.models) == 1 else f"curves-{rankings[id]}"
             figures.append(self.figure(id, run, image))
             of = [compared for compared in study.multipliers if compared.ranking == rankings[id]]
-            numbers += self._ratios(id, of, "heads needed, dense over sparse", study.curves[0].settings["n"])
+            numbers += self._ratios(id, of, "heads, dense / sparse", study.curves[0].settings["n"])
         return figures, numbers
 
     def edges(self, asked: list[str]) -> tuple[list[Figure], list[Number]]:
         study = study_edges(self.models, list(TASKS), out=self.out / "edges", formats=self.formats, **self.how.edges)
-        numbers = self._ratios(
-            "002", study.multipliers, "edges needed, dense over sparse", study.curves[0].settings["n"]
-        )
+        numbers = self._ratios("002", study.multipliers, "edges, dense / sparse", study.curves[0].settings["n"])
         return [self.figure("002", "edges", "curves")], numbers
 
     def _ratios(self, id: str, rows: list[Compared], what: str, n: int) -> list[Number]:
@@ -225,7 +223,7 @@ class _Parts:
         for row in study.sweep:
             if row["function"] == "retrieval" and row["ranking"] == ranking and row["k"] in RETRIEVAL:
                 for which, published in zip(("top", "random"), RETRIEVAL[row["k"]], strict=True):
-                    what = f"Retrieval, accuracy with {row['k']} {which.capitalize()}K heads masked"
+                    what = f"retrieval: accuracy, {row['k']} {which.capitalize()}K heads masked"
                     setting = f"{self.models[0]}, {ranking}; {self.how.functions.n} questions"
                     numbers.append(Number("003", what, published, f"{row[f'{which}_accuracy']:.2f}", setting))
         return [self.figure("003", "functions", f"functions-{ranking}")], numbers
@@ -239,7 +237,7 @@ class _Parts:
             shares = spread(roles)
             for role, published in zip(ROLES, SHARES[roles.task], strict=False):
                 setting = f"{roles.model}, preset {roles.settings['preset']}, {len(roles.g_plus)} seeds"
-                what = f"{roles.task}, share of heads: {role}"
+                what = f"{roles.task}: share of heads, {role}"
                 numbers.append(Number("004", what, f"{published:g} %", f"{100 * shares[role]['share']:.1f} %", setting))
         return [self.figure("004", "roles", "ablation")], numbers
 
@@ -275,11 +273,11 @@ def estimate(models: Sequence[str], preset: str | Preset, only: Sequence[str] | 
         total += count * _tokens(model, TASKS) * how.heads["n"] * (scoring + sweeps)
     if "002" in wanted:
         scoring = 14 if "eap-ig" in how.edges["methods"] else 4
-        total += count * _tokens(model, TASKS) * how.edges["n"] * (scoring + 3 * how.edges.get("points", 31))
+        total += count * _tokens(model, TASKS) * how.edges["n"] * (scoring + 10 * how.edges.get("points", 31))
     if "003" in wanted:
         s = how.functions
         variants = len(s.rankings) * (len(s.ks) * (1 + s.draws) + 4) + len(s.alphas)
-        total += 4 * (s.n * variants * 20 + s.train * 60 + s.ablated * 200 * len(s.rankings))
+        total += 4 * (s.n * variants * 50 + s.train * 100 + s.ablated * 500 * len(s.rankings))
     if "004" in wanted:
         r = how.roles
         gates = gate_preset(r["preset"])
