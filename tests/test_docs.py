@@ -45,6 +45,7 @@ CANNOT = {
 }
 # What stands for what in a document.
 NAMES = {
+    r"--start smollm2-135m-sparse": "--start first/adapter",
     r"smollm2-135m-sparse": "sparse",
     r"smollm2-135m|(path/to/)?stories15M|path/to/model|model\.gguf|\bBASE\b": "nano",
     r"\bADAPTER\b": "sparse/adapter",

@@ -27,7 +27,7 @@ def training_curves(history: Sequence[Mapping[str, float]], constraint: str) -> 
         axes.plot(steps, [row[column] for row in history], color="#0072B2", linewidth=1.4)
         axes.set_title(title, fontsize=9, loc="left")
         axes.set_xlabel("Step", fontsize=8)
-        axes.tick_params(labelsize=7, length=2)
+        axes.tick_params(which="both", labelsize=7, length=2)
         axes.grid(axis="y", color="0.9", linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_yscale("log")
