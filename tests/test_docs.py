@@ -159,11 +159,14 @@ def test_commands_that_serve(command, folder):
     words = [sys.executable, "-u", "-m", "headscope.cli", *shlex.split(command)]
     with subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, text=True) as serving:
         assert serving.stdout
-        address = re.search(r"http://127\.0\.0\.1:\d+/", serving.stdout.readline())
-        assert address
-        assert urlopen(address[0], timeout=30).status == 200
-        serving.send_signal(signal.SIGINT)
-        assert serving.wait(30) == 0
+        try:
+            address = re.search(r"http://127\.0\.0\.1:\d+/", serving.stdout.readline())
+            assert address
+            assert urlopen(address[0], timeout=30).status == 200
+            serving.send_signal(signal.SIGTERM)
+            assert serving.wait(30) == 0
+        finally:
+            serving.kill()
 
 
 def test_there_are_commands():

@@ -124,7 +124,7 @@ def test_a_page_follows_its_run(server, runs):
 
 
 def test_the_command(runs):
-    """As a process: it says where it is, answers, and ends quietly on Ctrl+C."""
+    """As a process: it says where it is, answers, and ends quietly when it is told to."""
     with subprocess.Popen(
         process("view", runs, "--port", "0"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**OFFLINE, "PYTHONUNBUFFERED": "1"},
@@ -135,7 +135,7 @@ def test_the_command(runs):
         connection = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=20)
         connection.request("GET", "/stamp")
         assert connection.getresponse().status == 200
-        view.send_signal(signal.SIGINT)
+        view.send_signal(signal.SIGTERM)
         _, err = view.communicate(timeout=20)
     assert (view.returncode, err) == (0, "")
 
