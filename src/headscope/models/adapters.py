@@ -11,7 +11,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from headscope.errors import InputError
-from headscope.models.builtin import BUILTIN, builtin_folder
+from headscope.models.builtin import folder_of
 from headscope.models.model import Model, fingerprint
 from headscope.sparse_gate import CONFIG_KEY
 
@@ -40,7 +40,7 @@ def gate_of(folder: Path, base_sha256: str) -> dict[str, Any]:
 
 def start_from(student: Any, name: str, base: Model) -> None:
     """Give a model with fresh adapters the weights of a finished adapter of the same base and rank."""
-    folder = builtin_folder(name) if name in BUILTIN else Path(name).expanduser()
+    folder = folder_of(name)
     if not is_adapter(folder):
         raise InputError(f"{name} is no adapter: expected a folder with adapter_config.json, as sparsify writes it.")
     gate_of(folder, base.fingerprint())

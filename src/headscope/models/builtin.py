@@ -83,6 +83,11 @@ def builtin_folder(name: str) -> Path:
     return folder
 
 
+def folder_of(name: str) -> Path:
+    """Where a name leads that is a built-in one or a path."""
+    return builtin_folder(name) if name in BUILTIN else Path(name).expanduser()
+
+
 def _build(row: Builtin, folder: Path) -> None:
     from filelock import FileLock
 

@@ -21,7 +21,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from headscope.attention import install
 from headscope.errors import InputError
 from headscope.models.adapters import base_of, is_adapter, with_adapter
-from headscope.models.builtin import BUILTIN, builtin_folder
+from headscope.models.builtin import BUILTIN, builtin_folder, folder_of
 from headscope.models.model import Model
 from headscope.models.weights import quiet, read_weights
 
@@ -61,7 +61,7 @@ def _read(
     path = Path(name).expanduser()
     if base is not None and not is_adapter(path):
         raise InputError(f"{name} is no adapter (a folder with adapter_config.json), so it has no base {base}.")
-    if is_adapter(builtin_folder(name) if name in BUILTIN else path):
+    if is_adapter(folder_of(name)):
         return _read_adapter(name, dtype, base)
     if name in BUILTIN:
         hf, tokenizer = _read_folder(builtin_folder(name), dtype)
@@ -83,7 +83,7 @@ def _read(
 def _read_adapter(
     name: str, dtype: torch.dtype | str, base: str | Path | None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[str, Any]]:
-    folder = builtin_folder(name) if name in BUILTIN else Path(name).expanduser()
+    folder = folder_of(name)
     wanted = str(base or base_of(folder))
     try:
         hf, tokenizer, _ = _read(wanted, torch.float32, None)

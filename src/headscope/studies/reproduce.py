@@ -151,7 +151,7 @@ def reproduce(
     say: called with a line before each study.
     """
     began, how, wanted = time.monotonic(), preset_of(preset), chosen_figures(only)
-    parts = _Parts(list(models), out, how, list(formats), comet, wanted)
+    parts = _Parts(list(models), out, how, list(formats), comet)
     figures, numbers = [], []
     for name, ids in STUDIES.items():
         if asked := [figure for figure in wanted if figure in ids]:
@@ -179,7 +179,6 @@ class _Parts:
     how: Preset
     formats: list[str]
     comet: str
-    wanted: list[str]
 
     def figure(self, id: str, run: str, image: str) -> Figure:
         return Figure(id, TITLES[id], run, f"{run}/{image}.png")
