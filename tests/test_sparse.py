@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import signal
 import subprocess
@@ -21,7 +22,7 @@ from safetensors.torch import load_file
 import headscope as hs
 from headscope.sparse import Settings, training
 from headscope.sparse.objective import Geco, cross_entropy, divergence
-from headscope.sparse.text import drawn, windows
+from headscope.sparse.text import drawn, nucleus_edge, windows
 from headscope.sparse_gate import CONFIG_KEY
 
 SMALL: dict[str, Any] = {
@@ -59,6 +60,17 @@ def test_some_places_are_the_same_places_of_the_whole():
     by_hand = -torch.stack([logits[b, t].log_softmax(-1)[ids[b, t + 1]] for b in (0, 1) for t in (0, 3)]).mean()
     torch.testing.assert_close(cross_entropy(logits[:, places], ids, places), by_hand)
     torch.testing.assert_close(cross_entropy(logits[:, :5], ids, torch.arange(5)), cross_entropy(logits, ids))
+
+
+def test_the_nucleus_of_a_large_vocabulary_is_that_of_the_whole_sorted_one():
+    draw = torch.Generator().manual_seed(0)
+    # Rows whose nucleus is among the few likeliest tokens, and flat ones where it is not.
+    for spread in (6.0, 0.1):
+        chance = (spread * torch.randn(4, 2000, generator=draw)).softmax(-1)
+        whole = chance.sort(-1, descending=True).values
+        inside = (whole.cumsum(-1) - whole < 0.9).sum(-1, keepdim=True)
+        assert (inside.max() < 512) == (spread > 1)
+        torch.testing.assert_close(nucleus_edge(chance, 0.9), whole.gather(1, inside - 1))
 
 
 def test_tokens_are_drawn_from_the_nucleus_as_often_as_they_are_likely():
@@ -114,6 +126,7 @@ def test_from_dense_to_a_sparse_model_that_loads(nano: hs.Model, tmp_path: Path,
     assert [row["step"] for row in history] == [0, 10, 20, 30]
     assert history[-1]["connectivity"] < history[0]["connectivity"]
     assert all(row["target"] == 0.05 for row in history)
+    assert math.isnan(history[0]["train"]) and all(row["train"] > 0 for row in history[1:])
     sparse = hs.load(tmp_path / "sparse")
     ids = windows(nano, "self", count=SMALL["windows"] + 16, length=12, seed=0)[:16]
     again = training.measured(sparse.hf, nano.hf, ids, 8)

@@ -18,6 +18,10 @@ Text = Annotated[
 ]
 
 
+# A held-out divergence above the training's by more than this share of the margin is worth a word.
+HEART = 0.5
+
+
 def option(text: str, **more) -> typer.models.OptionInfo:
     return typer.Option(help=text, **more)
 
@@ -86,19 +90,21 @@ def sparsify(
     with shown():
         history = study_sparsify(model, out=to, settings=settings)
     table = Table(
-        "Step", "Open edges", "Cross-entropy", "Dense", "Divergence", "Strength", title=f"{model} made sparse"
+        "Step", "Open edges", "Cross-entropy", "Dense", "Divergence", "In training", "Strength", title=f"{model} made sparse"
     )
     picked = history if len(history) <= 12 else [history[i * (len(history) - 1) // 11] for i in range(12)]
     for row in picked:
         table.add_row(
             f"{row['step']:.0f}", f"{row['connectivity']:.2%}", f"{row['ce']:.4f}", f"{row['dense_ce']:.4f}",
-            f"{row['kl']:.4f}", f"{row['strength']:.3g}",
+            f"{row['kl']:.4f}", f"{row['train']:.4f}", f"{row['strength']:.3g}",
         )  # fmt: skip
     out.print(table)
     last = history[-1]
     if last[constraint] > last["target"]:
         met = f"not met: {last[constraint]:.4f}, target {last['target']:.4f}; go on with more --steps"
         out.print(f"[yellow]The constraint ({constraint}) is {met}.")
+    if constraint == "kl" and last["kl"] - last["train"] > HEART * margin:
+        out.print("[yellow]It is far lower in training: the text is being learned by heart; give more --windows.")
     out.print(f"Model: {to}", soft_wrap=True, highlight=False)
 
 

@@ -12,8 +12,8 @@ from headscope.results import Attention
 
 
 def training_curves(history: Sequence[Mapping[str, float]], constraint: str) -> Figure:
-    """Three panels over steps: connectivity on a log axis, the strength of the penalty, and the held-out loss with the
-    target it is held to."""
+    """Three panels over steps: connectivity on a log axis, the strength of the penalty, and the loss, held out and in
+    training, with the target it is held to."""
     figure = Figure(figsize=(8.2, 2.2), layout="constrained")
     panels = figure.subplots(1, 3)
     steps = [row["step"] for row in history]
@@ -24,7 +24,7 @@ def training_curves(history: Sequence[Mapping[str, float]], constraint: str) -> 
         (constraint, titles[constraint]),
     )
     for axes, (column, title) in zip(panels, columns, strict=True):
-        axes.plot(steps, [row[column] for row in history], color="#0072B2", linewidth=1.4)
+        axes.plot(steps, [row[column] for row in history], color="#0072B2", linewidth=1.4, label="held out")
         axes.set_title(title, fontsize=9, loc="left")
         axes.set_xlabel("Step", fontsize=8)
         axes.tick_params(which="both", labelsize=7, length=2)
@@ -32,6 +32,7 @@ def training_curves(history: Sequence[Mapping[str, float]], constraint: str) -> 
         axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_yscale("log")
     panels[1].set_yscale("log")
+    panels[2].plot(steps, [row["train"] for row in history], color="#56B4E9", linewidth=1, label="in training")
     panels[2].axhline(history[-1]["target"], color="black", linestyle="--", linewidth=1, label="target")
     if constraint == "ce":
         panels[2].axhline(history[-1]["dense_ce"], color="0.5", linestyle=":", linewidth=1, label="dense")

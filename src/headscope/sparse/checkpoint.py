@@ -165,7 +165,7 @@ def _scratch(folder: Path) -> Iterator[Path]:
 
 def _csv(rows: list[dict[str, float]]) -> bytes:
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]))
+    writer = csv.DictWriter(text, list(rows[-1]))
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue().encode()

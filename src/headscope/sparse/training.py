@@ -213,7 +213,9 @@ class Trainer:
 
     def evaluate(self) -> dict[str, float]:
         row = measured(self.student, self.dense, self.held_NT, self.settings.batch)
-        return {"step": self.step, **row, "target": self.target, "strength": self.geco.strength}
+        # The training's own moving average: where it is far below the held-out one, the text is learned by heart.
+        train = math.nan if self.geco.average is None else self.geco.average
+        return {"step": self.step, **row, "train": train, "target": self.target, "strength": self.geco.strength}
 
     def _note(self, row: dict[str, float]) -> None:
         self.checkpoint.history.append(row)
