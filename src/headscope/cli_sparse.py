@@ -42,7 +42,7 @@ def sparsify(
     ] = 0.5,
     accumulate: Annotated[int, option("Parts in which a process runs its share of a step.")] = 1,
     lr: Annotated[float, option("Learning rate; about 3e-5 for full fine-tuning (--lora-rank 0).")] = 1e-3,
-    lr_end: Annotated[float, option("Learning rate at the last step, reached by equal factors.")] = 3e-5,
+    lr_end: Annotated[float, option("Learning rate at the last step, reached in a straight line.")] = 3e-5,
     warmup: Annotated[int, option("Steps in which the learning rate rises.")] = 20,
     clip: Annotated[float, option("Norm to which gradients are clipped.")] = 1.0,
     lora_rank: Annotated[int, option("Rank of the adapters; 0 trains all weights.")] = 16,

@@ -120,7 +120,7 @@ def _fits(model: Model, length: int) -> None:
     if limit and length > limit:
         raise InputError(
             f"Prompts and answers take {length} tokens; {model.name} takes at most {limit}.\n"
-            "Show fewer solved examples (--shots), or generate fewer tokens (--max-new-tokens)."
+            "Take a model with more room; `headscope functions` has --shots and --max-new-tokens to need less."
         )
 
 

@@ -88,7 +88,9 @@ class Checkpoint:
                 parameter.copy_(file.get_tensor(f"weight.{name}"))
                 optimizer.state[parameter] = {m: file.get_tensor(f"{m}.{name}").to(parameter.device) for m in MOMENTS}
                 optimizer.state[parameter]["step"] = torch.tensor(float(self.step))
-        return self.step, replace(geco, strength=self._state["strength"], average=self._state["average"])
+        # A strength that nothing moves is the one asked for now.
+        strength = self._state["strength"] if geco.rate else geco.strength
+        return self.step, replace(geco, strength=strength, average=self._state["average"])
 
     def save(self, step: int, named: Mapping[str, Tensor], optimizer: Any, geco: Geco) -> None:
         state = getattr(optimizer, "optimizer", optimizer).state

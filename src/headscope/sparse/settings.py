@@ -9,7 +9,7 @@ from headscope.errors import InputError
 CONSTRAINTS = ("kl", "ce")
 
 # What a later sitting may change: how long and how hard, not what is trained on what.
-TUNABLE = ("steps", "lr", "lr_end", "margin", "margin_start", "every")
+TUNABLE = ("steps", "lr", "lr_end", "margin", "margin_start", "strength", "every")
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,10 @@ class Settings:
             raise InputError(f"--batch {self.batch} cannot be divided into --accumulate {self.accumulate} equal parts.")
 
     def lr_at(self, step: int) -> float:
-        """Up in the warm-up, then from the first rate to the last by equal factors: large steps close gates quickly,
-        but hold the model away from what it could be with the gates it has."""
+        """Up in the warm-up, then from the first rate to the last in a straight line: large steps get far, but hold
+        the model away from what it could be with the gates it has."""
         warm = min(1.0, (step + 1) / max(1, self.warmup))
-        return warm * self.lr * (self.lr_end / self.lr) ** (step / max(1, self.steps - 1))
+        return warm * _between(self.lr, self.lr_end, step / max(1, self.steps - 1))
 
     def margin_at(self, step: int) -> float:
         """From the first margin to the last over the first half of the steps, by equal factors: gates close quickly
@@ -82,7 +82,7 @@ class Settings:
 
     def noise_at(self, step: int) -> float:
         """From the first noise scale to the last, in a straight line over the steps."""
-        return self.noise + (self.noise_end - self.noise) * step / max(1, self.steps - 1)
+        return _between(self.noise, self.noise_end, step / max(1, self.steps - 1))
 
     def temperature_at(self, step: int) -> float:
         """From the first temperature of the gates to the last, by equal factors over the steps."""
@@ -96,3 +96,7 @@ class Settings:
             for name, was in then.items()
             if was != getattr(self, name)
         )
+
+
+def _between(first: float, last: float, share: float) -> float:
+    return first + (last - first) * share

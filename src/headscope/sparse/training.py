@@ -214,7 +214,7 @@ class Trainer:
     def evaluate(self) -> dict[str, float]:
         row = measured(self.student, self.dense, self.held_NT, self.settings.batch)
         # The training's own moving average: where it is far below the held-out one, the text is learned by heart.
-        train = math.nan if self.geco.average is None else self.geco.average
+        train = row[self.settings.constraint] if self.geco.average is None else self.geco.average
         return {"step": self.step, **row, "train": train, "target": self.target, "strength": self.geco.strength}
 
     def _note(self, row: dict[str, float]) -> None:
