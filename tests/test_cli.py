@@ -34,9 +34,9 @@ FLAGS = {
         "--format --top --json"
     ),
     "sparsify": (
-        "model --out -o --text --top-p --windows --length --steps --batch --positions --accumulate --lr --lr-end "
-        "--warmup --clip --lora-rank --start --constraint --margin --margin-start --distill --strength --rate --bias "
-        "--noise --noise-end --temperature --temperature-end --held-out --every --checkpointing --seed"
+        "model --out -o --text --top-p --windows --length --steps --batch --positions --vocabulary --accumulate --lr "
+        "--lr-end --warmup --clip --lora-rank --start --constraint --margin --margin-start --distill --strength --rate "
+        "--bias --noise --noise-end --temperature --temperature-end --held-out --every --checkpointing --seed"
     ),
     "sparsify-report": "dense sparse --out -o --task --text --windows --length --n --seed --json",
     "merge": "adapter base --out -o",

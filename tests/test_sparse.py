@@ -22,7 +22,7 @@ import headscope as hs
 from headscope.sparse import Settings, training
 from headscope.sparse.objective import Geco, cross_entropy, divergence
 from headscope.sparse.text import drawn, nucleus_edge, windows
-from headscope.sparse_gate import CONFIG_KEY
+from headscope.sparse_gate import CONFIG_KEY, Gates, deciding
 
 SMALL: dict[str, Any] = {
     "windows": 64, "held_out": 16, "length": 12, "batch": 8, "steps": 12, "every": 3, "lora_rank": 4, "lr": 2e-3,
@@ -125,7 +125,8 @@ def test_from_dense_to_a_sparse_model_that_loads(nano: hs.Model, tmp_path: Path,
     assert [row["step"] for row in history] == [0, 10, 20, 30]
     assert history[-1]["connectivity"] < history[0]["connectivity"]
     assert all(row["target"] == 0.05 for row in history)
-    assert history[0]["train"] == history[0]["kl"] and all(row["train"] > 0 for row in history)
+    assert history[0]["train"] == history[0]["kl"]
+    assert all(row["train"] > 0 for row in history)
     sparse = hs.load(tmp_path / "sparse")
     ids = windows(nano, "self", count=SMALL["windows"] + 16, length=12, seed=0)[:16]
     again = training.measured(sparse.hf, nano.hf, ids, 8)
@@ -210,13 +211,30 @@ def test_a_run_can_start_from_an_adapter(nano: hs.Model, tmp_path: Path):
     assert not (tmp_path / "third").exists()
 
 
+def test_tokens_that_the_text_lacks_can_be_left_out(nano: hs.Model, tmp_path: Path):
+    """The divergence of both models' distributions over the tokens seen; what is measured held out is over all."""
+    text = windows(nano, "self", count=80, length=12, seed=0)
+    settings = Settings(**{**SMALL, "vocabulary": "seen", "positions": 1.0})
+    trainer = training.Trainer(nano, settings, text, training.Checkpoint(tmp_path / "run", nano, settings))
+    seen, ids = text.unique(), text[16:24]
+    assert len(seen) < nano.hf.config.vocab_size
+    _, found = trainer._loss(ids, 0)
+    with torch.no_grad(), deciding(Gates()):
+        sparse, dense = trainer.student(input_ids=ids).logits, nano.hf(input_ids=ids).logits
+    assert sparse.shape[-1] == nano.hf.config.vocab_size
+    torch.testing.assert_close(found, divergence(dense[:, :-1, seen], sparse[:, :-1, seen]), atol=1e-5, rtol=1e-5)
+    with pytest.raises(hs.InputError, match="--constraint kl"):
+        Settings(vocabulary="seen", constraint="ce")
+
+
 def test_a_strength_can_be_kept(nano: hs.Model, tmp_path: Path):
     history = hs.sparsify(nano, out=tmp_path / "run", **{**SMALL, "rate": 0.0, "strength": 2.0})
     assert {row["strength"] for row in history} == {2.0}
     assert history[-1]["connectivity"] < history[0]["connectivity"]
     # A later sitting may ask for another.
     longer = hs.sparsify(nano, out=tmp_path / "run", **{**SMALL, "rate": 0.0, "strength": 3.0, "steps": 15})
-    assert longer[:-1] == history and longer[-1]["strength"] == 3.0
+    assert longer[:-1] == history
+    assert longer[-1]["strength"] == 3.0
 
 
 def test_two_processes_under_accelerate_share_the_batch(nano: hs.Model, tmp_path: Path):

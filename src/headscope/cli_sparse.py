@@ -40,6 +40,9 @@ def sparsify(
     positions: Annotated[
         float, option("Share of a window's positions, drawn anew in every step, at which the models are compared.")
     ] = 0.5,
+    vocabulary: Annotated[
+        str, option("Tokens on which they are compared: `all`, or those `seen` in the text, which is quicker.")
+    ] = "all",
     accumulate: Annotated[int, option("Parts in which a process runs its share of a step.")] = 1,
     lr: Annotated[float, option("Learning rate; about 3e-5 for full fine-tuning (--lora-rank 0).")] = 1e-3,
     lr_end: Annotated[float, option("Learning rate at the last step, reached in a straight line.")] = 3e-5,
@@ -89,9 +92,8 @@ def sparsify(
 
     with shown():
         history = study_sparsify(model, out=to, settings=settings)
-    table = Table(
-        "Step", "Open edges", "Cross-entropy", "Dense", "Divergence", "In training", "Strength", title=f"{model} made sparse"
-    )
+    columns = ("Step", "Open edges", "Cross-entropy", "Dense", "Divergence", "In training", "Strength")
+    table = Table(*columns, title=f"{model} made sparse")
     picked = history if len(history) <= 12 else [history[i * (len(history) - 1) // 11] for i in range(12)]
     for row in picked:
         table.add_row(

@@ -40,6 +40,7 @@ from headscope.parts import (
     find_parts,
     first_output,
     hidden_of,
+    narrowed,
     pass_of,
     probe_ids,
     replaced,
@@ -300,8 +301,7 @@ def narrow_head(model: Model, tokens: AnswerTokens) -> tuple[Any, AnswerTokens]:
     if tokens.metric != "logit-diff" or type(head) is not nn.Linear:
         return ExitStack(), tokens
     wanted, narrow = tokens.narrowed()
-    weight, bias = head.weight[wanted], None if head.bias is None else head.bias[wanted]
-    return replaced(head, lambda hidden: nn.functional.linear(hidden, weight, bias)), narrow
+    return narrowed(head, wanted), narrow
 
 
 @torch.no_grad()

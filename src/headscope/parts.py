@@ -6,7 +6,7 @@ For the time of a pass the `forward` of some modules is another function; other 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -59,6 +59,12 @@ def replaced(module: nn.Module, forward: Callable) -> Iterator[None]:
             del module.forward
         else:
             module.forward = had  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def narrowed(head: nn.Linear, wanted: Tensor) -> AbstractContextManager[None]:
+    """A block in which an unembedding gives the logits of the wanted tokens only."""
+    weight, bias = head.weight[wanted], None if head.bias is None else head.bias[wanted]
+    return replaced(head, lambda hidden: nn.functional.linear(hidden, weight, bias))
 
 
 def find_parts(model: Model) -> list[Parts]:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, fields
 from headscope.errors import InputError
 
 CONSTRAINTS = ("kl", "ce")
+VOCABULARIES = ("all", "seen")
 
-# What a later sitting may change: how long and how hard, not what is trained on what.
-TUNABLE = ("steps", "lr", "lr_end", "margin", "margin_start", "strength", "every")
+# What a later sitting may change: how long, how hard and how closely to look, not what is trained on what.
+TUNABLE = ("steps", "positions", "vocabulary", "lr", "lr_end", "margin", "margin_start", "strength", "every")
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Settings:
     steps: int = 1000
     batch: int = 16
     positions: float = 0.5
+    vocabulary: str = "all"
     accumulate: int = 1
     lr: float = 1e-3
     lr_end: float = 3e-5
@@ -49,6 +51,10 @@ class Settings:
     def __post_init__(self) -> None:
         if self.constraint not in CONSTRAINTS:
             raise InputError(f"Unknown constraint {self.constraint!r}. Known: {', '.join(CONSTRAINTS)}.")
+        if self.vocabulary not in VOCABULARIES:
+            raise InputError(f"Unknown vocabulary {self.vocabulary!r}. Known: {', '.join(VOCABULARIES)}.")
+        if self.vocabulary == "seen" and (self.constraint != "kl" or not self.lora_rank):
+            raise InputError("--vocabulary seen needs --constraint kl and LoRA, which leaves the unembedding as it is.")
         positive = (
             "windows", "top_p", "steps", "batch", "positions", "accumulate", "lr", "lr_end", "clip", "margin",
             "margin_start", "strength", "temperature", "temperature_end", "held_out", "every",

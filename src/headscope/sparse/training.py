@@ -18,7 +18,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from headscope.errors import InputError, SetupError
 from headscope.models import Model
 from headscope.models.adapters import start_from
+from headscope.parts import narrowed
 from headscope.progress import bar
 from headscope.sparse.checkpoint import Checkpoint, save_sparse
 from headscope.sparse.objective import FLOOR, Geco, cross_entropy, divergence, mean_fraction
@@ -94,6 +95,7 @@ class Trainer:
             raise InputError(f"--batch {settings.batch} cannot be shared equally by {share} parts and processes.")
         self.held_NT, self.train_NT = text_NT[: settings.held_out], text_NT[settings.held_out :]
         self.dense = model.hf
+        self.seen_V = text_NT.unique() if settings.vocabulary == "seen" else None
         self.student = student_of(model, settings)
         named = {name: p for name, p in self.student.named_parameters() if p.requires_grad}
         optimizer = torch.optim.AdamW(named.values(), lr=settings.lr, betas=(0.9, 0.98), weight_decay=0.0)
@@ -160,7 +162,7 @@ class Trainer:
         seed = ((settings.seed * 10**6 + self.step) * 64 + number) * 64 + rank
         gates = Gates("trained", settings.noise_at(self.step), settings.temperature_at(self.step), seed)
         places_P = self._places(ids_BT)
-        with deciding(gates):
+        with deciding(gates), self._unembedding(self.student):
             logits_BPV = self.wrapped(input_ids=ids_BT, use_cache=False, logits_to_keep=places_P).logits
         ce = kl = None
         if settings.constraint == "kl" or settings.distill:
@@ -181,9 +183,16 @@ class Trainer:
         some = torch.randperm(count, generator=draw)[: max(1, round(self.settings.positions * count))]
         return some.sort().values.to(ids_BT.device)
 
+    def _unembedding(self, model: Any) -> AbstractContextManager[None]:
+        """Whole, or for the tokens that the text has: a small model's text has a few thousand of a wide vocabulary."""
+        head = model.get_output_embeddings()
+        if self.seen_V is None or type(head) is not nn.Linear:
+            return nullcontext()
+        return narrowed(head, self.seen_V.to(head.weight.device))
+
     @torch.no_grad()
     def _dense_logits(self, ids_BT: Tensor, places_P: Tensor) -> Tensor:
-        with self.accelerator.autocast():
+        with self.accelerator.autocast(), self._unembedding(self.dense):
             return self.dense(input_ids=ids_BT, use_cache=False, logits_to_keep=places_P).logits
 
     def _batch(self) -> Iterator[Tensor]:
