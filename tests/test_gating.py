@@ -248,7 +248,7 @@ def test_roles_are_saved_and_read(tmp_path: Path):
 
 def test_what_gating_refuses(nano: hs.Model):
     task = hs.tasks.ioi(nano.tokenizer, n=4)
-    with pytest.raises(hs.InputError, match=r"Unknown preset 'fast'\. Known: cpu, paper"):
+    with pytest.raises(hs.InputError, match=r"Unknown preset 'fast'\. Known: quick, cpu, paper"):
         hs.methods.gating(nano, task, preset="fast")
     with pytest.raises(hs.InputError, match="at least one seed"):
         hs.methods.gating(nano, task, seeds=0)

@@ -33,9 +33,9 @@ def roles(
     models: Models,
     task: Tasks,
     seeds: Annotated[int, typer.Option(min=1, help="Fits per model and task, each from gates of its own.")] = 3,
-    preset: Annotated[str, typer.Option(help="How thoroughly to fit: cpu, or paper (hours on a CPU).")] = "cpu",
+    preset: Annotated[str, typer.Option(help="How thoroughly to fit: quick, cpu, or paper (days on a CPU).")] = "cpu",
     n: Annotated[int, typer.Option("--n", "-n", min=1, help="Prompts per task that gates are fitted on.")] = 64,
-    held_out: Annotated[int, typer.Option(min=1, help="Prompts per task for the check and the curves.")] = 12,
+    held_out: Annotated[int, typer.Option(min=1, help="Prompts per task for the check and the curves.")] = 24,
     compare: Annotated[int, typer.Option(min=0, help="Held-out prompts on which every head is patched; 0: none.")] = 8,
     forget: Annotated[
         str | None, typer.Option(help="Also fit gates that keep each task and forget this one.", show_default=False)

@@ -76,7 +76,7 @@ PRESETS = {
         functions=Settings(
             rankings=("attribution",), draws=2, n=8, train=8, ablated=4, shots=2, alphas=(), max_new_tokens=6
         ),
-        roles={"seeds": 1, "preset": "cpu", "n": 64, "held_out": 8, "compare": 0},
+        roles={"seeds": 1, "preset": "quick", "n": 64, "held_out": 8, "compare": 0},
         windows=16,
     ),
     "full": Preset(
@@ -281,7 +281,7 @@ def estimate(models: Sequence[str], preset: str | Preset, only: Sequence[str] | 
         r = how.roles
         gates = gate_preset(r["preset"])
         updates = gates.free.updates + 2 * gates.pressed.updates
-        passes = r["seeds"] * (2.5 * gates.batch * updates + 3 * 20 * r["held_out"]) + r["compare"] * heads
+        passes = r["seeds"] * (2.5 * min(gates.batch, r["n"]) * updates + 3 * 20 * r["held_out"]) + r["compare"] * heads
         total += _tokens(model, ROLE_TASKS) * passes
     return total * _seconds_per_token(model)
 

@@ -84,7 +84,7 @@ def curve_at(ablation: Ablation, role: str) -> dict[str, list[float]]:
 
 def study_roles(
     models: list[str], tasks: list[str], *, out: Path, seeds: int = 3, preset: str = "cpu", n: int = 64,
-    held_out: int = 12, compare: int = 8, forget: str | None = None, seed: int = 0,
+    held_out: int = 24, compare: int = 8, forget: str | None = None, seed: int = 0,
     formats: Iterable[str] = ("png", "svg", "pdf"),
 ) -> RoleStudy:  # fmt: skip
     """Run the study, or go on with it, in the folder `out`."""
