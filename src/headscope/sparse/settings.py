@@ -19,7 +19,7 @@ class Settings:
 
     text: str = "self"
     top_p: float = 0.9
-    windows: int = 4096
+    windows: int = 8192
     length: int = 64
     steps: int = 1000
     batch: int = 16
