@@ -29,6 +29,7 @@ from headscope.errors import InputError
 from headscope.files import write_json
 from headscope.methods.gating import preset_of as gate_preset
 from headscope.models import Model, load
+from headscope.report.figures import curve_figures
 from headscope.results import ROLES
 from headscope.roles import spread
 from headscope.studies.edges import study_edges
@@ -192,8 +193,8 @@ class _Parts:
         )  # fmt: skip
         figures, numbers = [], []
         for id in asked:
-            image = "curves" if len(asked) == 1 or len(self.models) == 1 else f"curves-{rankings[id]}"
-            figures.append(self.figure(id, run, image))
+            image_of = {c.settings["ranking"]: name for name, part in curve_figures(study.curves).items() for c in part}
+            figures.append(self.figure(id, run, image_of[rankings[id]]))
             of = [compared for compared in study.multipliers if compared.ranking == rankings[id]]
             numbers += self._ratios(id, of, "heads, dense / sparse", study.curves[0].settings["n"])
         return figures, numbers
