@@ -33,7 +33,7 @@ bench: setup
 	$(BIN)/python bench/functions.py
 	$(BIN)/python bench/memory.py
 	$(BIN)/python bench/sparsify.py
-	@echo "bench/roles.py needs an environment of its own for the package it compares with: see its first lines"
+	@echo "Left out: bench/roles.py (an environment of its own) and bench/role_presets.py (long); see their first lines"
 
 docs: $(VENV)/.docs
 	$(BIN)/mkdocs build --strict
