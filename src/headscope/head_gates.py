@@ -110,8 +110,10 @@ class Fit:
 
 
 def batch_rows(n: int, batch: int, seed: int, update: int) -> list[int]:
-    """Which prompts a matrix sees at an update: all prompts in a random order, then all in another, and so on."""
+    """Which prompts a matrix sees at an update: all prompts in a random order, then all in another, and so on. None
+    twice: where there are fewer prompts than a batch has, an update sees each once."""
     rows: list[int] = []
+    batch = min(batch, n)
     for place in range(update * batch, (update + 1) * batch):
         order = np.random.default_rng([seed, 1, place // n]).permutation(n)
         rows.append(int(order[place % n]))

@@ -77,8 +77,7 @@ def contrastive(
             frozen(model):  # fmt: skip
         while fit.update < stage.updates:
             draws = [
-                [batch_rows(len(task), min(how.batch, len(task)), seed, fit.update) for seed in fit.seeds]
-                for task in (keep, forget)
+                [batch_rows(len(task), how.batch, seed, fit.update) for seed in fit.seeds] for task in (keep, forget)
             ]
             gradient_CLH, keep_C = gate_gradient(model, keep, fit.m_CLH, draws[0])
             other_CLH, forget_C = gate_gradient(model, forget, fit.m_CLH, draws[1])

@@ -143,8 +143,7 @@ def _fit(
     saved = time.monotonic()
     offset = 10_000 * about["stage"]
     while fit.update < plan.updates:
-        size = min(how.batch, len(task))
-        rows_CB = [batch_rows(len(task), size, seed, fit.update + offset) for seed in fit.seeds]
+        rows_CB = [batch_rows(len(task), how.batch, seed, fit.update + offset) for seed in fit.seeds]
         gradient_CLH, log_C = gate_gradient(model, task, fit.m_CLH, rows_CB)
         rate = plan.rate_at(fit.update)
         fit.step(gradient_CLH + press(fit.m_CLH, lam_C), rate)

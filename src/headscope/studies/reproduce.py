@@ -192,8 +192,8 @@ class _Parts:
             formats=self.formats, **self.how.heads,
         )  # fmt: skip
         figures, numbers = [], []
+        image_of = {c.settings["ranking"]: name for name, part in curve_figures(study.curves).items() for c in part}
         for id in asked:
-            image_of = {c.settings["ranking"]: name for name, part in curve_figures(study.curves).items() for c in part}
             figures.append(self.figure(id, run, image_of[rankings[id]]))
             of = [compared for compared in study.multipliers if compared.ranking == rankings[id]]
             numbers += self._ratios(id, of, "heads, dense / sparse", study.curves[0].settings["n"])
