@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from typing import Any, NamedTuple
@@ -42,3 +43,25 @@ def process(*words: object) -> list[str]:
 def headscope_process(*words: object) -> Said:
     done = subprocess.run(process(*words), capture_output=True, text=True, env=OFFLINE)
     return Said(done.returncode, done.stdout, done.stderr)
+
+
+# Goes before a program, which then kills itself as `kill -9` would: not when a watcher finds the time, but in the
+# moment when it is about to do something (an audit event of Python) to something (a pattern) once more than often.
+KILL_ITSELF = """
+import fnmatch, os, signal, sys
+event, pattern, often = sys.argv.pop(1), sys.argv.pop(1), [int(sys.argv.pop(1))]
+def watch(name, arguments):
+    if name == event and any(fnmatch.fnmatch(str(argument), pattern) for argument in arguments):
+        often[0] -= 1
+        if often[0] < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(watch)
+"""
+COMMAND_LINE = "from headscope.cli import main; main()"
+
+
+def killed_when(event: str, pattern: object, program: str, *words: object, often: int = 0) -> None:
+    """Run a program that is killed when it is about to do something for the next time after `often` times."""
+    command = [sys.executable, "-c", KILL_ITSELF + program, event, pattern, often, *words]
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, env={**OFFLINE, **os.environ})
+    assert done.returncode == -signal.SIGKILL, f"ended before the kill: {done.stdout}{done.stderr}"

