@@ -157,7 +157,8 @@ def sparsity_run(folder: Path, *, shape: tuple[int, int] = (3, 2)) -> Run:
     write_csv(run, "connectivity.csv", rates)
     report = {
         "dense": "dense", "sparse": "sparse", "connectivity": 0.25, "random connectivity": 0.26,
-        "ce": {"dense": 1.5, "sparse": 1.625, "random gates": 3.0}, "divergence": {"sparse": 0.125},
+        "ce": {"dense": 1.5, "sparse": 1.625, "random gates": 3.0},
+        "ce above dense": {"mean": 0.125, "low": 0.0625, "high": 0.25}, "divergence": {"sparse": 0.125},
         "never open": ["L0.H0"], "accuracy": {"ioi": {"dense": 1.0, "sparse": 0.875}}, "checks": [],
     }  # fmt: skip
     run.path("report.json").write_text(json.dumps(report))

@@ -332,6 +332,9 @@ def test_the_report_compares_dense_sparse_and_random_gates(nano: hs.Model, tmp_p
     assert 0 < report["connectivity"] < 1
     assert report["random connectivity"] == pytest.approx(report["connectivity"], abs=0.05)
     assert report["ce"]["random gates"] > report["ce"]["sparse"]
+    lost = report["ce above dense"]
+    assert lost["mean"] == pytest.approx(report["ce"]["sparse"] - report["ce"]["dense"])
+    assert lost["low"] < lost["mean"] < lost["high"] < report["ce"]["random gates"] - report["ce"]["dense"]
     assert set(report["accuracy"]["ioi"]) == {"dense", "sparse"}
     rows = list(csv.DictReader((tmp_path / "report" / "connectivity.csv").open()))
     assert len(rows) == nano.n_layers * nano.n_heads

@@ -145,6 +145,8 @@ def sparsify_report(
     table.add_row("open edges", "100 %", f"{report['connectivity']:.2%}", f"{report['random connectivity']:.2%}")
     ce = report["ce"]
     table.add_row("cross-entropy", f"{ce['dense']:.4f}", f"{ce['sparse']:.4f}", f"{ce['random gates']:.4f}")
+    lost = report["ce above dense"]
+    table.add_row("above dense", "", f"{lost['mean']:+.4f} [{lost['low']:+.4f}, {lost['high']:+.4f}]", "")
     for name, accuracy in report["accuracy"].items():
         table.add_row(f"accuracy on {name}", f"{accuracy['dense']:.3f}", f"{accuracy['sparse']:.3f}", "")
     out.print(table)

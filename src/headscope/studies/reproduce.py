@@ -248,11 +248,11 @@ class _Parts:
             self.models[0], self.models[1], out=self.out / "sparsity", tasks=list(TASKS), count=self.how.windows,
             n=self.how.heads["n"], formats=self.formats,
         )  # fmt: skip
-        lost = report["ce"]["sparse"] - report["ce"]["dense"]
+        lost = "{mean:+.3f} [{low:+.3f}, {high:+.3f}]".format(**report["ce above dense"])
         setting = f"{report['sparse']}, {self.how.windows} windows of 64 tokens"
         numbers = [
             Number("sparse", "attention edges open", "0.3 %", f"{100 * report['connectivity']:.2f} %", setting),
-            Number("sparse", "cross-entropy above the dense model's", "about 0", f"{lost:+.3f}", setting),
+            Number("sparse", "cross-entropy above the dense model's", "about 0", lost, setting),
         ]
         return [self.figure("sparse", "sparsity", "attention")], numbers
 

@@ -4,7 +4,8 @@ The comparison, all under hard gates:
 
 1. Connectivity: the share of causal attention edges that are open, overall and per layer and head; heads that never
    open.
-2. Cross-entropy of both models on text that neither was trained on, and their divergence.
+2. Cross-entropy of both models on text that neither was trained on, their divergence, and the difference of the two
+   cross-entropies with a 95 % bootstrap interval over windows.
 3. A control: the same model with gates open at random, each head at its own rate. Gates that have learned something
    are far better than that.
 4. Accuracy of both models on tasks.
@@ -32,7 +33,7 @@ from headscope.models import Model, load
 from headscope.progress import bar
 from headscope.report.figures import head_grid, save_figure
 from headscope.report.sparsity import open_heads, training_curves
-from headscope.results import Attention
+from headscope.results import Attention, resampled
 from headscope.runs import Run
 from headscope.sparse import Settings, sparsify
 from headscope.sparse.text import windows
@@ -72,7 +73,9 @@ def study_sparsity(
         run.note_model(name, describe(model))
     ids_NT = windows(dense, text, count=count, length=length, seed=seed)
     rates_LH = connectivity(sparse, ids_NT)
-    found = measured(sparse.hf, dense.hf, ids_NT, 16)
+    # One by one, so that the interval can tell what another draw of windows would give.
+    by_window = [measured(sparse.hf, dense.hf, window_1T, 1) for window_1T in ids_NT.split(1)]
+    found = {name: float(np.mean([one[name] for one in by_window])) for name in by_window[0]}
     control = measured(
         sparse.hf, dense.hf, ids_NT, 16, lambda: Gates("random", seed=seed, rates_LH=torch.from_numpy(rates_LH))
     )
@@ -80,6 +83,7 @@ def study_sparsity(
     report = {
         "dense": dense.name, "sparse": sparse.name, "connectivity": found["connectivity"],
         "ce": {"dense": found["dense_ce"], "sparse": found["ce"], "random gates": control["ce"]},
+        "ce above dense": _difference(by_window, seed),
         "divergence": {"sparse": found["kl"], "random gates": control["kl"]},
         "random connectivity": control["connectivity"],
         "per layer": [round(float(rate), 6) for rate in rates_LH.mean(1)],
@@ -108,6 +112,13 @@ def connectivity(model: Model, ids_NT: Tensor, batch: int = 16) -> np.ndarray:
             total_LH += np.stack([gates.opened[l].sum(0).cpu().numpy() for l in range(model.n_layers)])
             shown.advance(len(part))
     return total_LH / len(ids_NT)
+
+
+def _difference(by_window: list[dict[str, float]], seed: int) -> dict[str, float]:
+    """How much the sparse model's cross-entropy exceeds the dense one's, and between what it may lie."""
+    lost_N = np.array([one["ce"] - one["dense_ce"] for one in by_window])
+    low, high = np.quantile([lost_N[rows].mean() for rows in resampled(len(lost_N), 1000, seed)], (0.025, 0.975))
+    return {"mean": float(lost_N.mean()), "low": float(low), "high": float(high)}
 
 
 def _check(model: Model, task: str, n: int, seed: int) -> Check:

@@ -7,9 +7,12 @@ function sparsitySection(run) {
   const state = choices({ task: tasks[0] ?? "", head: rates ? nameAt(ranked(rates.values, true)[0], rates.values[0].length) : null, prompt: 0 });
   const row = (name, of, show = fixed) => ({ name, dense: show(of.dense), sparse: show(of.sparse), random: show(of["random gates"]) });
   const percent = (value) => (known(value) ? `${(100 * value).toFixed(2)} %` : "–");
+  const lost = found["ce above dense"];
   const rows = found.ce ? [
     row("Open attention edges", { dense: 1, sparse: found.connectivity, "random gates": found["random connectivity"] }, percent),
-    row("Cross-entropy", found.ce, (value) => fixed(value, 4)), row("Divergence from the dense model", { dense: 0, ...found.divergence }, (value) => fixed(value, 4)),
+    row("Cross-entropy", found.ce, (value) => fixed(value, 4)),
+    ...(lost ? [{ name: "Cross-entropy above the dense model's", dense: "", sparse: `${fixed(lost.mean, 4)} [${fixed(lost.low, 4)}, ${fixed(lost.high, 4)}]`, random: "" }] : []),
+    row("Divergence from the dense model", { dense: 0, ...found.divergence }, (value) => fixed(value, 4)),
     ...Object.entries(found.accuracy || {}).map(([task, of]) => row(`Accuracy on ${titleOf(task)}`, of)),
   ] : [];
   const columns = [{ key: "name", title: "What" }, { key: "dense", title: found.dense || "dense" }, { key: "sparse", title: found.sparse || "sparse" }, { key: "random", title: "random gates" }];
