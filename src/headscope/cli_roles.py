@@ -78,8 +78,8 @@ def roles(
 def _print(study: RoleStudy) -> None:
     for found in study.roles:
         out.print(_shares(found))
-    if study.ablations:
-        out.print(_curves(study.ablations))
+    for found in study.ablations:
+        out.print(_curves(found))
     for model, task, found in study.comparisons():
         line = (
             f"{model} on {task}: facilitation against patching: rank correlation {found['rank correlation']:.2f}, "
@@ -105,12 +105,12 @@ def _shares(roles: Roles) -> Table:
     return table
 
 
-def _curves(ablations: list[Ablation]) -> Table:
+def _curves(ablation: Ablation, columns: int = 7) -> Table:
+    """At the largest k, as many as fit beside each other; the CSV has all."""
     from headscope.results import ROLES
 
-    columns = [str(int(k)) for k in max((a.k for a in ablations), key=len)]
-    table = Table("Model", "Task", "Score", *columns, title="Change of log P(target) when k heads are ablated")
-    for a in ablations:
-        for role in ROLES:
-            table.add_row(a.model, a.task, role, *(f"{value:+.2f}" for value in a.mean(role)))
+    title = f"{ablation.model} on {ablation.task}: change of log P(target) when k heads are ablated"
+    table = Table("Score, by k", *(str(int(k)) for k in ablation.k[-columns:]), title=title)
+    for role in ROLES:
+        table.add_row(role, *(f"{value:+.2f}" for value in ablation.mean(role)[-columns:]))
     return table
