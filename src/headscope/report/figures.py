@@ -190,7 +190,9 @@ def curve_panels(
         drawn = [*series, *bands.get(task, ())[:1]]
         low = min(0.0, *(float(curve.explained.min()) for curve in drawn))
         high = max(1.0, *(float(curve.explained.max()) for curve in drawn))
-        axes.set_ylim(max(low, -0.5) - 0.05, min(high, 2.0) + 0.12)
+        # On a log axis curves end in the upper right and begin in the lower left: the legend gets room above them.
+        room = 0.04 + 0.1 * len(drawn) if log and width is None else 0.0
+        axes.set_ylim(max(low, -0.5) - 0.05, min(high, 2.0) + 0.12 + room)
         axes.set_yticks([0.0, 0.5, 1.0])
         axes.grid(axis="y", color="0.9", linewidth=0.6)
         axes.set_axisbelow(True)
