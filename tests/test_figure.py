@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import struct
 
+import numpy as np
 import pytest
 import run_folders
 from command import headscope
 
 import headscope as hs
-from headscope.report.figures import save_figure
+from headscope.report.figures import common_words, curve_panels, save_figure
 from headscope.report.redraw import figures_of, inches
 from headscope.runs import read_manifest
 from headscope.studies.edges import study_edges
@@ -58,6 +59,35 @@ def test_it_draws_what_the_studies_draw(tmp_path):
         assert set(figures_of(folder)) == set(drawn)
         for name, draw in figures_of(folder).items():
             assert save_figure(draw(), tmp_path / f"{name}.png").read_bytes() == drawn[name], name
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_a_legend_stays_in_its_panel_and_off_the_multiplier(log):
+    """With names as long as real ones, ranked per prompt, as the figures of dense against sparse have them."""
+    models, tasks = ("smollm2-135m", "smollm2-135m-sparse"), ("greater-than", "ioi")
+    k = np.arange(0, 271, 10)
+    curves = {
+        task: [run_folders.curve(model, task, "attribution", k, 270, 0, ranking="prompt") for model in models]
+        for task in tasks
+    }
+    segments = dict.fromkeys(tasks, (40.0, 10.0, 4.0))
+    figure = curve_panels(curves, bands={}, segments=segments, threshold=0.9, log=log)
+    figure.draw_without_rendering()
+    legends = [(axes, axes.get_legend()) for axes in figure.axes if axes.get_legend()]
+    assert legends
+    for axes, legend in legends:
+        assert [text.get_text() for text in legend.get_texts()] == list(models)
+        assert legend.get_title().get_text() == "attribution, ranked per prompt"
+        box, panel = legend.get_window_extent(), axes.get_window_extent()
+        assert panel.x0 <= box.x0 < box.x1 <= panel.x1
+        assert panel.y0 <= box.y0 < box.y1 <= panel.y1
+        assert not any(box.overlaps(text.get_window_extent()) for text in axes.texts)
+
+
+def test_what_all_labels_say_is_said_once():
+    assert common_words(["a, eap", "b, eap", "a, eap"]) == ["eap"]
+    assert common_words(["a, eap", "a, eap-ig"]) == ["a"]
+    assert common_words(["a, eap", "a, eap, greedy"]) == common_words(["a, eap"]) == []
 
 
 def test_some_figures_into_the_run_folder(tmp_path, capfd):

@@ -159,6 +159,13 @@ def times(ratio: float) -> str:
     return f"{ratio:.1f}x" if ratio >= 0.1 else f"{ratio:.2f}x"
 
 
+def common_words(labels: Iterable[str]) -> list[str]:
+    """What all labels say, which a legend need say only once; nothing where a label would have nothing left."""
+    said = [label.split(", ") for label in dict.fromkeys(labels)]
+    common = [words for words in said[0] if all(words in other for other in said)]
+    return common if all(len(words) > len(common) for words in said) else []
+
+
 def curve_panels(
     curves: Mapping[str, Sequence[Curve]], *, bands: Mapping[str, Sequence[Curve]],
     segments: Mapping[str, tuple[float, float, float]], threshold: float, what: str = "Heads", log: bool = False,
@@ -170,6 +177,8 @@ def curve_panels(
     drawn as a dashed line between them.
     """
     figure, panels = panel_grid(len(curves), (2.5, 2.3), width)
+    common = common_words(curve.label for series in curves.values() for curve in series)
+    legend = {"title": ", ".join(common) or None, "title_fontsize": 6, "alignment": "left"}
     for place, (axes, (task, series)) in enumerate(zip(panels, curves.items(), strict=True)):
         # In a narrow figure one legend serves all panels, so colours must.
         colours = PALETTES[place // 2 % len(PALETTES) if width is None else 0]
@@ -178,7 +187,8 @@ def curve_panels(
             axes.plot(band.k, band.explained, color="0.5", linewidth=0.9, linestyle=":", label=f"{band.model}, random")
         for curve, colour in zip(series, colours * len(series), strict=False):
             axes.fill_between(curve.k, curve.low, curve.high, color=colour, alpha=0.22, linewidth=0)
-            axes.plot(curve.k, curve.explained, color=colour, linewidth=1.4, label=curve.label)
+            label = ", ".join(words for words in curve.label.split(", ") if words not in common)
+            axes.plot(curve.k, curve.explained, color=colour, linewidth=1.4, label=label)
         if task in segments:
             first, second, ratio = segments[task]
             axes.plot([first, second], [threshold] * 2, color="black", linestyle="--", linewidth=1)
@@ -191,7 +201,7 @@ def curve_panels(
         low = min(0.0, *(float(curve.explained.min()) for curve in drawn))
         high = max(1.0, *(float(curve.explained.max()) for curve in drawn))
         # On a log axis curves end in the upper right and begin in the lower left: the legend gets room above them.
-        room = 0.04 + 0.1 * len(drawn) if log and width is None else 0.0
+        room = 0.04 + 0.1 * (len(drawn) + bool(common)) if log and width is None else 0.0
         axes.set_ylim(max(low, -0.5) - 0.05, min(high, 2.0) + 0.12 + room)
         axes.set_yticks([0.0, 0.5, 1.0])
         axes.grid(axis="y", color="0.9", linewidth=0.6)
@@ -205,10 +215,11 @@ def curve_panels(
         axes.set_ylabel("Explained Effect", fontsize=8 if width is None else 7)
         if place % 2 == 0 and width is None:
             place_of_legend = "upper left" if log else "lower right"
-            axes.legend(fontsize=6, loc=place_of_legend, frameon=True, framealpha=0.85, edgecolor="none")
+            axes.legend(fontsize=6, loc=place_of_legend, framealpha=0.85, edgecolor="none", **legend)
     if width is not None:
         handles, _ = panels[0].get_legend_handles_labels()
         fit = legend_fit(len(handles), width / 1.6)
-        figure.legend(handles=handles, loc="outside upper center", fontsize=6.5, **fit)
-        figure.set_figheight(figure.get_figheight() + 0.15 * math.ceil(len(handles) / fit["ncols"]))
+        figure.legend(handles=handles, loc="outside upper center", fontsize=6.5, **fit, **legend)
+        rows = math.ceil(len(handles) / fit["ncols"]) + bool(common)
+        figure.set_figheight(figure.get_figheight() + 0.15 * rows)
     return figure
