@@ -73,7 +73,7 @@ def test_a_legend_stays_in_its_panel_and_off_the_multiplier(log):
     segments = dict.fromkeys(tasks, (40.0, 10.0, 4.0))
     figure = curve_panels(curves, bands={}, segments=segments, threshold=0.9, log=log)
     figure.draw_without_rendering()
-    legends = [(axes, axes.get_legend()) for axes in figure.axes if axes.get_legend()]
+    legends = [(axes, legend) for axes in figure.axes if (legend := axes.get_legend())]
     assert legends
     for axes, legend in legends:
         assert [text.get_text() for text in legend.get_texts()] == list(models)
