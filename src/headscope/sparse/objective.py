@@ -7,7 +7,7 @@ target: the margin). GECO (Rezende and Viola, arXiv 1810.00597) moves the streng
 is under its target, down when it is over, by a factor each time, so that no size of S or C has to be guessed.
 
 Pure: numbers and tensors in, numbers and tensors out. Shape letters: B batch, T positions, P some of them, V
-vocabulary, H heads.
+vocabulary, H heads, N rows, R some of them.
 """
 
 from __future__ import annotations
@@ -62,15 +62,24 @@ def divergence(dense_BTV: Tensor, sparse_BTV: Tensor) -> Tensor:
 
 class _Divergence(torch.autograd.Function):
     """The gradient with respect to the sparse logits is the difference of the distributions, which is all that is kept:
-    a vocabulary is wide, and every tensor of its width costs."""
+    a vocabulary is wide, and every tensor of its width costs. Some rows at a time, so that what lies between stays in
+    a processor's cache."""
+
+    ROWS = 16
 
     @staticmethod
     def forward(ctx, dense_NV, sparse_NV):
-        dense = dense_NV.float().log_softmax(-1)
-        sparse = sparse_NV.float().log_softmax(-1)
-        chance = dense.exp()
-        value = torch.dot(chance.flatten(), dense.sub_(sparse).flatten()) / len(dense)
-        ctx.save_for_backward(sparse.exp_().sub_(chance).div_(len(dense)).to(sparse_NV.dtype))
+        count = len(dense_NV)
+        value = torch.zeros((), device=sparse_NV.device)
+        gradient_NV = torch.empty_like(sparse_NV)
+        parts = (whole_NV.split(_Divergence.ROWS) for whole_NV in (dense_NV, sparse_NV, gradient_NV))
+        for dense_RV, sparse_RV, gradient_RV in zip(*parts, strict=True):
+            dense = dense_RV.float().log_softmax(-1)
+            sparse = sparse_RV.float().log_softmax(-1)
+            chance = dense.exp()
+            value += torch.dot(chance.flatten(), dense.sub_(sparse).flatten()) / count
+            gradient_RV.copy_(sparse.exp_().sub_(chance).div_(count))
+        ctx.save_for_backward(gradient_NV)
         return value
 
     @staticmethod
