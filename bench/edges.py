@@ -14,8 +14,8 @@ from rich.table import Table
 from shapes import PAIRS, TOKENS, gpt2_small, pairs, peak_memory, ratio
 
 import headscope as hs
-from headscope.edges import EdgeSession, view_of
-from headscope.measure import AnswerTokens
+from headscope.running.edge_session import EdgeSession, view_of
+from headscope.running.measure import AnswerTokens
 
 
 def main() -> None:

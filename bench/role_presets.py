@@ -17,8 +17,7 @@ import numpy as np
 
 import headscope as hs
 from headscope.methods.gating import PRESETS, Preset, gating
-from headscope.results import ROLES, Roles
-from headscope.roles import agreement, correlation
+from headscope.records import ROLES, Roles, agreement, correlation
 from headscope.tasks import Task, make_task
 
 

@@ -24,9 +24,9 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from headscope.attention import install
-from headscope.head_gates import Fit, gate_gradient
 from headscope.models import Model
+from headscope.models.attention import install
+from headscope.running.gates import Fit, gate_gradient
 from headscope.tasks import Task
 
 SHAPE = {

@@ -14,9 +14,9 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from headscope.attention import install
-from headscope.engine import engine_of
 from headscope.models import Model
+from headscope.models.attention import install
+from headscope.running.session import engine_of
 from headscope.tasks import Task
 
 PAIRS, TOKENS = 16, 16

@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from shapes import gpt2_small, peak_memory, ratio
 
+from headscope.models.sparse_gate import CONFIG_KEY, Gates, deciding
 from headscope.sparse.objective import cross_entropy, divergence, mean_fraction
-from headscope.sparse_gate import CONFIG_KEY, Gates, deciding
 
 WINDOWS, LENGTH, BAR = 4, 256, 1.6
 KINDS = ("dense", "sparse, cross-entropy constraint", "sparse, divergence constraint")

@@ -37,7 +37,7 @@ def headscope(capfd, *words: object) -> Said:
 
 def process(*words: object) -> list[str]:
     """The command line as a process of its own, for `subprocess`."""
-    return [sys.executable, "-m", "headscope.cli", *map(str, words)]
+    return [sys.executable, "-m", "headscope", *map(str, words)]
 
 
 def headscope_process(*words: object) -> Said:

@@ -18,8 +18,8 @@ import torch
 from conftest import word_tokenizer
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from headscope.attention import install
 from headscope.models import Model
+from headscope.models.attention import install
 from headscope.tasks import Task
 
 A, B, X, Q = range(4)

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from headscope.graph import Graph
-from headscope.results import Ablation, Attention, Curve, EdgeScores, Record, Roles, Scores
-from headscope.runs import Run
+from headscope.records import Ablation, Attention, Curve, EdgeScores, Graph, Record, Roles, Scores
+from headscope.runs.run import Run
 
 MODELS = ("dense", "sparse")
 TASKS = ("ioi", "greater-than")

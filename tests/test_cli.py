@@ -18,11 +18,12 @@ import typer.main
 from command import COMMAND_LINE, headscope, headscope_process, killed_when, process
 
 import headscope as hs
-from headscope.cli import _print_json, app
+from headscope.cli import app
+from headscope.cli.console import print_json as _print_json
 from headscope.methods import EDGE_METHODS, METHODS
 from headscope.models import BUILTIN
-from headscope.results import Attention, Curve, Scores
-from headscope.runs import read_manifest
+from headscope.records import Attention, Curve, Scores
+from headscope.runs.run import read_manifest
 from headscope.tasks import TASKS
 
 # Scripts hold on to these: a flag may be added, but not renamed or dropped.

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import headscope as hs
-from headscope.curves import Needed, crossing, grid, needed, random_band
-from headscope.measure import AnswerTokens, answer_logits
-from headscope.results import Curve, Scores
+from headscope.records import Curve, Needed, Scores, crossing, needed
+from headscope.running.measure import AnswerTokens, answer_logits
+from headscope.sweeps import grid, random_band
 
 
 @pytest.fixture(scope="module")

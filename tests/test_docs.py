@@ -39,7 +39,7 @@ CANNOT = {
     "headscope check smollm2-135m --task functions --n 50": (
         "four solved questions are too long for the tiny model; tests/test_function_study.py checks with the real one"
     ),
-    "accelerate launch --cpu --num_processes 2 -m headscope.cli sparsify gpt2 --out sparse --text corpus.txt": (
+    "accelerate launch --cpu --num_processes 2 -m headscope sparsify gpt2 --out sparse --text corpus.txt": (
         "fetches a model from the hub; tests/test_sparse.py runs two processes on the tiny one"
     ),
 }
@@ -159,7 +159,7 @@ def test_commands(command, folder, capsys):
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith("view")])
 def test_commands_that_serve(command, folder):
     """Until they are told to end."""
-    words = [sys.executable, "-u", "-m", "headscope.cli", *shlex.split(command)]
+    words = [sys.executable, "-u", "-m", "headscope", *shlex.split(command)]
     with subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, text=True) as serving:
         assert serving.stdout
         try:

@@ -12,13 +12,13 @@ from architectures import VOCAB
 from handmade import handmade, handmade_task
 
 import headscope as hs
-from headscope.components import EdgeView, Streams, writer_values
-from headscope.curves import run_circuit
-from headscope.edge_gradients import edge_attribution
-from headscope.edges import EdgeSession, view_of
-from headscope.gradients import embedded, embeddings
-from headscope.measure import AnswerTokens, answer_logits
 from headscope.models.layouts import LAYOUTS
+from headscope.running.edge_gradients import edge_attribution
+from headscope.running.edge_session import EdgeSession, view_of
+from headscope.running.edge_view import EdgeView, Streams, writer_values
+from headscope.running.gradients import embedded, embeddings
+from headscope.running.measure import AnswerTokens, answer_logits
+from headscope.sweeps import run_circuit
 
 NAMES = ["gpt2", "gpt_neox", "llama-gqa", "mistral", "qwen2", "qwen3", "olmo", "olmo2", "gemma2", "gemma3"]
 B, T = 3, 7

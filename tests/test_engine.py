@@ -10,8 +10,8 @@ import torch
 from architectures import ALL, VOCAB
 
 import headscope as hs
-from headscope.engine import Session, engine_of
-from headscope.measure import AnswerTokens
+from headscope.running.measure import AnswerTokens
+from headscope.running.session import Session, engine_of
 from headscope.tasks import Task
 
 NAMES = list(ALL)

@@ -11,9 +11,9 @@ import run_folders
 from command import headscope
 
 import headscope as hs
-from headscope.report.figures import common_words, curve_panels, save_figure
+from headscope.report.figures.panels import common_words, curve_panels, save_figure
 from headscope.report.redraw import figures_of, inches
-from headscope.runs import read_manifest
+from headscope.runs.run import read_manifest
 from headscope.studies.edges import study_edges
 from headscope.studies.heads import study_heads
 

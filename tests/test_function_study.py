@@ -15,8 +15,8 @@ from command import COMMAND_LINE, OFFLINE, headscope, killed_when, process
 
 import headscope as hs
 from headscope.functions.comet import Comet, Environment
-from headscope.report.functions import BLUE, RED, Panel, Series, function_panels
-from headscope.runs import read_manifest
+from headscope.report.figures.functions import BLUE, RED, Panel, Series, function_panels
+from headscope.runs.run import read_manifest
 
 # Two functions, few questions: enough for every part of the study to have something to do.
 WORDS = (

@@ -14,7 +14,6 @@ from torch import Tensor
 from transformers import BertConfig, BertModel
 
 import headscope as hs
-from headscope.engine import Engine, Session
 from headscope.functions.answers import plain, same_number, score_answers
 from headscope.functions.builtin import builtin_items, builtin_questions
 from headscope.functions.causal import ablation, attribution, encode_prefix, encode_questions, telling_task
@@ -26,9 +25,10 @@ from headscope.functions.probe import elbow, probe
 from headscope.functions.pushing import pushes
 from headscope.functions.questions import FUNCTIONS, Question, split
 from headscope.functions.states import answer_states, telling_tokens
-from headscope.interventions import patched
-from headscope.measure import AnswerTokens
-from headscope.results import Scores
+from headscope.records import Scores
+from headscope.running.interventions import patched
+from headscope.running.measure import AnswerTokens
+from headscope.running.session import Engine, Session
 
 
 def test_the_built_in_questions():

@@ -13,21 +13,13 @@ from conftest import word_tokenizer
 from handmade import HARMS, HELPS, IDLE_HEADS, three_roles, three_roles_task
 
 import headscope as hs
-from headscope.attention import install
-from headscope.head_gates import Fit, Stage, batch_rows, gate_gradient, press
 from headscope.methods.gating import Preset
-from headscope.results import ROLES, Roles
-from headscope.roles import (
-    ablate,
-    against_patching,
-    agreement,
-    head_effects,
-    masked_log_probs,
-    ranks,
-    spread,
-)
+from headscope.models.attention import install
+from headscope.records import ROLES, Roles, against_patching, agreement, ranks, spread
+from headscope.roles import ablate, head_effects, masked_log_probs
+from headscope.running.gates import Fit, Stage, batch_rows, gate_gradient, press
+from headscope.running.targets import TargetBatch, row_sums, targets_of, token_log_probs
 from headscope.studies.roles import split
-from headscope.targets import TargetBatch, row_sums, targets_of, token_log_probs
 
 QUICK = Preset(Stage(6, (0.5, 0.1)), Stage(8, (0.6, 0.2)), batch=4)
 
@@ -168,7 +160,7 @@ def test_the_model_is_left_as_it_was(nano: hs.Model):
 
 SCRIPT = """
 import sys, headscope as hs
-from headscope.head_gates import Stage
+from headscope.running.gates import Stage
 from headscope.methods.gating import Preset
 model = hs.load("nano")
 preset = Preset(Stage(2, (0.5, 0.1)), Stage(20, (0.6, 0.2)), batch=2)

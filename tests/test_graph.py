@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import headscope as hs
-from headscope.graph import Graph, head_name, parse_head
+from headscope.records import Graph, head_name, parse_head
 
 
 @pytest.mark.parametrize(

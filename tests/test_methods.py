@@ -8,8 +8,8 @@ import torch
 from handmade import CIRCUIT, handmade, handmade_task
 
 import headscope as hs
-from headscope.measure import AnswerTokens, answer_logits
 from headscope.methods import METHODS
+from headscope.running.measure import AnswerTokens, answer_logits
 
 FINDERS = [(name, {}) for name in METHODS if name != "random"] + [
     ("patching", {"direction": "denoising"}),

@@ -21,12 +21,12 @@ from command import headscope
 import headscope as hs
 from headscope.cli import app
 from headscope.functions.questions import FUNCTIONS
-from headscope.report.collect import Room, collect, patterns
+from headscope.records import Attention, Curve, EdgeScores, Roles, Scores
 from headscope.report.command import command_line
-from headscope.report.page import LARGEST, build_page, find_runs, script_json
-from headscope.report.titles import TITLES
-from headscope.results import Attention, Curve, EdgeScores, Roles, Scores
-from headscope.runs import read_manifest
+from headscope.report.figures.titles import TITLES
+from headscope.report.page.collect import Room, collect, patterns
+from headscope.report.page.html import LARGEST, build_page, find_runs, script_json
+from headscope.runs.run import read_manifest
 from headscope.studies.edges import study_edges
 from headscope.studies.heads import study_heads
 from headscope.tasks import TASKS
@@ -244,8 +244,8 @@ def test_no_torch_and_no_matplotlib(tmp_path):
     script = f"""
 import sys
 from pathlib import Path
-from headscope.report.page import build_page
-import headscope.report.server
+from headscope.report.page.html import build_page
+import headscope.report.page.server
 build_page([Path({str(tmp_path / "run")!r})])
 assert not {{"torch", "transformers", "matplotlib"}} & set(sys.modules)
 """
@@ -324,7 +324,7 @@ def test_every_task_and_function_has_a_title():
 
 
 def test_the_wheel_has_the_assets():
-    from headscope.report.page import ASSETS, SCRIPTS
+    from headscope.report.page.html import ASSETS, SCRIPTS
 
     there = {path.name for path in ASSETS.iterdir()}
     assert {*SCRIPTS, "page.html", "page.css", "live.js"} == there

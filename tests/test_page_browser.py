@@ -13,10 +13,10 @@ import pytest
 import run_folders
 from browser import chromium, errors, opened
 
-from headscope.report.page import build_page
-from headscope.report.server import Viewer
-from headscope.results import Curve, EdgeScores, Scores
-from headscope.runs import Run, read_manifest
+from headscope.records import Curve, EdgeScores, Scores
+from headscope.report.page.html import build_page
+from headscope.report.page.server import Viewer
+from headscope.runs.run import Run, read_manifest
 
 FAST = 100  # milliseconds for whatever a handler does
 
@@ -124,7 +124,7 @@ def test_a_click_and_the_keys_choose_a_head(driver, tmp_path):
 
 
 def test_attention_says_the_weights_of_the_record(driver, tmp_path):
-    from headscope.results import Attention
+    from headscope.records import Attention
 
     folder = run_folders.heads_run(tmp_path / "run", shape=(4, 3)).folder
     weights = Attention.load(folder / "attention-1.safetensors").patterns

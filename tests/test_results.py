@@ -18,9 +18,9 @@ from hypothesis.extra import numpy as hnp
 from safetensors.numpy import save_file
 
 from headscope.errors import InputError, SetupError
-from headscope.files import whole_file, write_bytes, write_json
-from headscope.results import Circuit, Curve, Record, Scores
-from headscope.runs import Run, read_manifest
+from headscope.records import Circuit, Curve, Record, Scores
+from headscope.records.files import whole_file, write_bytes, write_json
+from headscope.runs.run import Run, read_manifest
 
 RANDOM = np.random.default_rng(0)
 SCORES = Scores(
@@ -194,7 +194,7 @@ def test_a_full_disk_leaves_the_old_record_and_no_other_file(tmp_path: Path):
 import resource, sys
 import numpy as np
 from headscope.errors import SetupError
-from headscope.results import Circuit
+from headscope.records import Circuit
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
 try:
     Circuit("m", "t", np.ones((200, 200), bool)).save(sys.argv[1])
@@ -325,7 +325,7 @@ def test_names_beyond_ascii(tmp_path: Path):
     Run.open(folder, command="heads", settings=asked).add("x")
     # In a process whose locale knows ASCII only.
     script = (
-        "import sys; from headscope.runs import read_manifest; from pathlib import Path; "
+        "import sys; from headscope.runs.run import read_manifest; from pathlib import Path; "
         "print(ascii(read_manifest(Path(sys.argv[1]))['settings']['models']))"
     )
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

@@ -16,10 +16,10 @@ from command import COMMAND_LINE, headscope, killed_when
 from safetensors.torch import load_file
 
 import headscope as hs
+from headscope.models.sparse_gate import CONFIG_KEY, Gates, deciding
 from headscope.sparse import Settings, training
 from headscope.sparse.objective import Geco, cross_entropy, divergence
 from headscope.sparse.text import drawn, nucleus_edge, windows
-from headscope.sparse_gate import CONFIG_KEY, Gates, deciding
 
 SMALL: dict[str, Any] = {
     "windows": 64, "held_out": 16, "length": 12, "batch": 8, "steps": 12, "every": 3, "lora_rank": 4, "lr": 2e-3,
@@ -243,7 +243,7 @@ def test_two_processes_under_accelerate_share_the_batch(nano: hs.Model, tmp_path
         "--num_machines",
         "1",
     ]
-    launch += ["--mixed_precision", "no", "--dynamo_backend", "no", "-m", "headscope.cli"]
+    launch += ["--mixed_precision", "no", "--dynamo_backend", "no", "-m", "headscope"]
     done = subprocess.run([*launch, *command(tmp_path / "two", steps=3)], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     rows = list(csv.DictReader((tmp_path / "two" / "history.csv").open()))

@@ -12,8 +12,8 @@ import torch
 from architectures import INTERFACE, build
 from torch import Tensor
 
-from headscope.attention import install
-from headscope.sparse_gate import CONFIG_KEY, Gates, TrainedAttention, deciding, generator
+from headscope.models.attention import install
+from headscope.models.sparse_gate import CONFIG_KEY, Gates, TrainedAttention, deciding, generator
 
 B, H, T, K = 2, 3, 7, 4
 # Soft-capped logits and sinks have gates at evaluation, but no training step.
@@ -193,7 +193,7 @@ def test_a_training_loop_of_ones_own_has_noise_and_gradients():
     assert sparse(input_ids=ids, labels=ids).loss == sparse(input_ids=ids, labels=ids).loss
 
 
-@pytest.mark.parametrize("order", ["headscope, transformers", "transformers, headscope", "headscope.attention"])
+@pytest.mark.parametrize("order", ["headscope, transformers", "transformers, headscope", "headscope.models.attention"])
 def test_plain_transformers_knows_the_implementation_after_the_import(order: str):
     script = (
         f"import {order}\n"

@@ -10,8 +10,8 @@ from conftest import shared
 
 import headscope as hs
 from headscope.models import builtin_folder
+from headscope.models.sparse_gate import CONFIG_KEY, Gates
 from headscope.sparse.training import measured
-from headscope.sparse_gate import CONFIG_KEY, Gates
 from headscope.studies.sparsity import connectivity
 
 STORIES = Path(__file__).parents[1] / "adapters" / "stories15M-sparse"

@@ -13,7 +13,7 @@ import pytest
 
 import headscope as hs
 from headscope.models import builtin_folder
-from headscope.results import Curve
+from headscope.records import Curve
 from headscope.studies.edges import study_edges
 from headscope.studies.heads import distinct, study_heads, summary
 

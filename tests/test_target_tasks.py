@@ -15,8 +15,8 @@ from conftest import shared
 from test_bad_input import refused
 
 import headscope as hs
-from headscope.results import Ablation, Roles
-from headscope.runs import read_manifest
+from headscope.records import Ablation, Roles
+from headscope.runs.run import read_manifest
 from headscope.tasks import make_task
 from headscope.tasks.datasets import read_blimp, read_gsm8k, targets_from_rows
 

@@ -16,8 +16,8 @@ import pytest
 import run_folders
 from command import OFFLINE, headscope, process
 
-from headscope.report.server import Viewer
-from headscope.runs import Run
+from headscope.report.page.server import Viewer
+from headscope.runs.run import Run
 
 
 @pytest.fixture

@@ -14,29 +14,29 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from headscope.registration import register_with_transformers
+from headscope.models.registration import register_with_transformers
 
 if TYPE_CHECKING:
     from headscope import methods, tasks
-    from headscope.curves import Multiplier, multiplier, sweep
     from headscope.errors import HeadscopeError, InputError, SetupError
-    from headscope.interventions import Recording, gated, masked, patched, record
-    from headscope.measure import Check, check
     from headscope.models import Model, load
-    from headscope.results import Circuit, Curve, EdgeScores, Scores
+    from headscope.records import Check, Circuit, Curve, EdgeScores, Multiplier, Scores, multiplier
+    from headscope.running.interventions import Recording, gated, masked, patched, record
+    from headscope.running.measure import check
     from headscope.sparse import sparsify
+    from headscope.sweeps import sweep
 
 __version__ = "0.1.0"
 
 # The public door. Each name is fetched from its module when first used: importing headscope does not import torch.
 _DOOR = {
-    "headscope.curves": ("Multiplier", "multiplier", "sweep"),
     "headscope.errors": ("HeadscopeError", "InputError", "SetupError"),
-    "headscope.interventions": ("Recording", "gated", "masked", "patched", "record"),
-    "headscope.measure": ("Check", "check"),
     "headscope.models": ("Model", "load"),
-    "headscope.results": ("Circuit", "Curve", "EdgeScores", "Scores"),
+    "headscope.records": ("Check", "Circuit", "Curve", "EdgeScores", "Multiplier", "Scores", "multiplier"),
+    "headscope.running.interventions": ("Recording", "gated", "masked", "patched", "record"),
+    "headscope.running.measure": ("check",),
     "headscope.sparse": ("sparsify",),
+    "headscope.sweeps": ("sweep",),
 }
 _HOME = {name: module for module, names in _DOOR.items() for name in names}
 

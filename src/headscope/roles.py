@@ -20,78 +20,15 @@ import torch
 from torch import Tensor
 
 from headscope.errors import InputError
-from headscope.graph import head_name
-from headscope.interventions import gated, patched, record
 from headscope.models.model import Model
 from headscope.progress import bar
-from headscope.results import ROLE_THRESHOLD, ROLES, Ablation, Roles, Scores
-from headscope.targets import TOKENS, TargetBatch, log_probs, refuse_unfit, row_sums, targets_of
+from headscope.records import ROLES, Ablation, Roles, Scores
+from headscope.running.interventions import gated, patched, record
+from headscope.running.targets import TOKENS, TargetBatch, log_probs, refuse_unfit, row_sums, targets_of
 from headscope.tasks.task import Task
 
 # k at which curves are run unless every k is wanted.
 POINTS = (0, 1, 2, 5, 10, 15, 20, 30, 40, 50)
-
-
-def spread(roles: Roles) -> dict[str, dict[str, float]]:
-    """By role: the share of heads that have it (mean over seeds), and that have it in all, some or none of them."""
-    found = {}
-    for role in ROLES:
-        has_SLH = getattr(roles, role) >= ROLE_THRESHOLD
-        always, never = has_SLH.all(0).mean(), (~has_SLH.any(0)).mean()
-        found[role] = {
-            "share": float(has_SLH.mean()),
-            "always": float(always),
-            "sometimes": float(1 - always - never),
-            "never": float(never),
-        }
-    return found
-
-
-def agreement(one: Roles, other: Roles) -> dict[str, float]:
-    """How alike two fits are. Of models of one shape (or two fits of one model): correlation of each score over heads
-    (mean over seeds), and the share of heads whose commonest role is the same. In any case, by score, the largest
-    distance between the two distributions over heads (Kolmogorov and Smirnov's)."""
-    found: dict[str, float] = {}
-    for role in ROLES:
-        a, b = (getattr(roles, role).mean(0).ravel() for roles in (one, other))
-        at = np.sort(np.concatenate([a, b]))
-        steps = [np.searchsorted(np.sort(values), at, side="right") / len(values) for values in (a, b)]
-        found[f"{role} distance"] = float(np.abs(steps[0] - steps[1]).max())
-        if one.g_plus.shape[1:] == other.g_plus.shape[1:]:
-            found[f"{role} correlation"] = correlation(a, b)
-    if one.g_plus.shape[1:] == other.g_plus.shape[1:]:
-        found["same role"] = float((one.commonest == other.commonest).mean())
-    return found
-
-
-def correlation(a: np.ndarray, b: np.ndarray) -> float:
-    """Pearson's; not a number where one side does not vary."""
-    if a.std() < 1e-9 or b.std() < 1e-9:
-        return float("nan")
-    return float(np.corrcoef(a, b)[0, 1])
-
-
-def ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 0, equal values sharing their mean rank."""
-    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(count)
-    return ((ends - count + ends - 1) / 2)[place].reshape(values.shape)
-
-
-def against_patching(roles: Roles, effect_LH: np.ndarray, *, k: int = 20) -> dict[str, Any]:
-    """Facilitation (mean over seeds) beside the exact effect of each head: Spearman's rank correlation, and how many of
-    the k best heads are the same, with what chance would give."""
-    score_LH = roles.facilitation.mean(0)
-    k = min(k, score_LH.size)
-    top = [set(np.argsort(-values.ravel(), kind="stable")[:k].tolist()) for values in (score_LH, effect_LH)]
-    shared = sorted(top[0] & top[1], key=lambda i: -effect_LH.ravel()[i])
-    return {
-        "rank correlation": correlation(ranks(score_LH.ravel()), ranks(effect_LH.ravel())),
-        "k": k,
-        "shared": len(shared),
-        "by chance": k * k / score_LH.size,
-        "heads": [head_name(i // score_LH.shape[1], i % score_LH.shape[1]) for i in shared],
-    }
 
 
 @torch.no_grad()

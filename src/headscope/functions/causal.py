@@ -18,13 +18,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from headscope.engine import Session
 from headscope.errors import InputError
 from headscope.functions.questions import Question
-from headscope.gradients import z_and_gradient
-from headscope.measure import AnswerTokens, per_prompt
 from headscope.models.model import Model
-from headscope.results import Scores
+from headscope.records import Scores
+from headscope.running.gradients import z_and_gradient
+from headscope.running.measure import AnswerTokens, per_prompt
+from headscope.running.session import Session
 from headscope.tasks.task import Task, encode, tokenizer_name
 
 

@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 
 from headscope.errors import InputError, SetupError
-from headscope.files import write_json
 from headscope.models.builtin import cache_folder
 from headscope.progress import bar
+from headscope.records.files import write_json
 
 CHECKPOINT = "Unbabel/wmt22-comet-da"
 

@@ -26,9 +26,9 @@ from torch import Tensor
 
 from headscope.errors import InputError
 from headscope.functions.room import RoomCache
-from headscope.interventions import patched, shifted
 from headscope.models.model import Model
 from headscope.progress import Bar
+from headscope.running.interventions import patched, shifted
 
 # Rows that generate at once: enough to fill a CPU's matrix products, few enough for a laptop's memory.
 ROWS = 160

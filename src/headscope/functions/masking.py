@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from headscope.errors import InputError
-from headscope.results import Scores
+from headscope.records import Scores
 
 KS = (16, 32, 64, 128)
 FACTOR = 1e-3

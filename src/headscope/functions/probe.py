@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from headscope.progress import bar
-from headscope.results import Scores
+from headscope.records import Scores
 
 WIDTH, HIDDEN, DROPOUT = 64, 512, 0.3
 ROUNDS, BATCH, RATE = 60, 32, 1e-4

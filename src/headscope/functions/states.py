@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from headscope.functions.generation import Answer
-from headscope.interventions import record
 from headscope.models.model import Model
 from headscope.progress import bar
+from headscope.running.interventions import record
 
 BATCH = 32
 

@@ -17,7 +17,7 @@ from headscope.methods.gating import gating
 from headscope.methods.gradient import gradient
 from headscope.methods.patching import patching
 from headscope.methods.random import random
-from headscope.results import EdgeScores, Scores
+from headscope.records import EdgeScores, Scores
 
 __all__ = [
     "EDGE_METHODS", "METHODS", "ablation", "attribution", "attribution_ig", "contrastive", "eap", "eap_ig",

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from headscope.errors import InputError
-from headscope.fills import session_opener
-from headscope.measure import AnswerTokens, per_prompt
 from headscope.models.model import Model
-from headscope.results import Scores
+from headscope.records import Scores
+from headscope.running.fills import session_opener
+from headscope.running.measure import AnswerTokens, per_prompt
 from headscope.tasks.task import Task
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headscope.gradients import z_and_gradient, z_of
-from headscope.measure import AnswerTokens, per_prompt
 from headscope.models.model import Model
-from headscope.results import Scores
+from headscope.records import Scores
+from headscope.running.gradients import z_and_gradient, z_of
+from headscope.running.measure import AnswerTokens, per_prompt
 from headscope.tasks.task import Task
 
 

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from headscope.head_gates import Fit, Stage, batch_rows, frozen, gate_gradient, press
-from headscope.interventions import gated
 from headscope.methods.gating import LAM, PRESETS, preset_of
 from headscope.models.model import Model
 from headscope.progress import bar
-from headscope.results import Record
-from headscope.targets import refuse_unfit, target_measures
+from headscope.records import Record
+from headscope.running.gates import Fit, Stage, batch_rows, frozen, gate_gradient, press
+from headscope.running.interventions import gated
+from headscope.running.targets import refuse_unfit, target_measures
 from headscope.tasks.task import Task
 
 # How much less likely the forgotten task has to become.

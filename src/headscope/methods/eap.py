@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from headscope.edge_gradients import edge_attribution
-from headscope.edges import EDGE_TOKENS, view_of
-from headscope.measure import AnswerTokens, batches, fits
 from headscope.models.model import Model
 from headscope.progress import bar
-from headscope.results import EdgeScores
+from headscope.records import EdgeScores
+from headscope.running.edge_gradients import edge_attribution
+from headscope.running.edge_session import EDGE_TOKENS, view_of
+from headscope.running.measure import AnswerTokens, batches, fits
 from headscope.tasks.task import Task
 
 

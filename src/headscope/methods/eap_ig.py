@@ -10,7 +10,7 @@ from __future__ import annotations
 from headscope.errors import InputError
 from headscope.methods.eap import attribute_edges
 from headscope.models.model import Model
-from headscope.results import EdgeScores
+from headscope.records import EdgeScores
 from headscope.tasks.task import Task
 
 

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.edges import EDGE_TOKENS, EdgeSession, view_of
 from headscope.errors import InputError
-from headscope.measure import AnswerTokens, per_prompt
 from headscope.models.model import Model
-from headscope.results import EdgeScores
+from headscope.records import EdgeScores
+from headscope.running.edge_session import EDGE_TOKENS, EdgeSession, view_of
+from headscope.running.measure import AnswerTokens, per_prompt
 from headscope.tasks.task import Task
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from headscope.edges import view_of
 from headscope.models.model import Model
-from headscope.results import EdgeScores
+from headscope.records import EdgeScores
+from headscope.running.edge_session import view_of
 from headscope.tasks.task import Task
 
 

@@ -32,11 +32,11 @@ from typing import Any
 import torch
 
 from headscope.errors import InputError
-from headscope.head_gates import Fit, Stage, batch_rows, frozen, gate_gradient, press
 from headscope.models.model import Model
 from headscope.progress import Bar, bar
-from headscope.results import Roles
-from headscope.targets import refuse_unfit
+from headscope.records import Roles
+from headscope.running.gates import Fit, Stage, batch_rows, frozen, gate_gradient, press
+from headscope.running.targets import refuse_unfit
 from headscope.tasks.task import Task
 
 LAM = 0.1

@@ -12,11 +12,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headscope.engine import Session
 from headscope.errors import InputError
-from headscope.measure import AnswerTokens, per_prompt
 from headscope.models.model import Model
-from headscope.results import Scores
+from headscope.records import Scores
+from headscope.running.measure import AnswerTokens, per_prompt
+from headscope.running.session import Session
 from headscope.tasks.task import Task
 
 DIRECTIONS = ("noising", "denoising")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from headscope.models.model import Model
-from headscope.results import Scores
+from headscope.records import Scores
 from headscope.tasks.task import Task
 
 

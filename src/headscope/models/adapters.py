@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from headscope.errors import InputError
 from headscope.models.builtin import folder_of
 from headscope.models.model import Model, fingerprint
-from headscope.sparse_gate import CONFIG_KEY
+from headscope.models.sparse_gate import CONFIG_KEY
 
 GATE_FILE = "headscope_gate.json"
 

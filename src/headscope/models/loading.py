@@ -18,9 +18,9 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from headscope.attention import install
 from headscope.errors import InputError
 from headscope.models.adapters import base_of, is_adapter, with_adapter
+from headscope.models.attention import install
 from headscope.models.builtin import BUILTIN, builtin_folder, folder_of
 from headscope.models.model import Model
 from headscope.models.weights import quiet, read_weights

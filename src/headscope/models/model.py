@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headscope.attention import Reach
+from headscope.models.attention import Reach
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from headscope.errors import InputError
-from headscope.results import Record
-from headscope.runs import read_manifest
+from headscope.records import Record
+from headscope.runs.run import read_manifest
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")

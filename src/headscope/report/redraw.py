@@ -14,9 +14,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from headscope.errors import InputError
-from headscope.report.circuits import circuit_picture
+from headscope.records import Ablation, Attention, Curve, Roles, Scores
 from headscope.report.command import THRESHOLD
-from headscope.report.figures import (
+from headscope.report.figures.circuits import circuit_picture
+from headscope.report.figures.functions import function_panels, panels_of
+from headscope.report.figures.panels import (
     FORMATS,
     Ratio,
     by_task,
@@ -27,11 +29,9 @@ from headscope.report.figures import (
     save_figure,
     segments_of,
 )
-from headscope.report.functions import function_panels, panels_of
+from headscope.report.figures.roles import ablation_grid, role_map, score_distributions
+from headscope.report.figures.sparsity import open_heads
 from headscope.report.reading import Reading
-from headscope.report.roles import ablation_grid, role_map, score_distributions
-from headscope.report.sparsity import open_heads
-from headscope.results import Ablation, Attention, Curve, Roles, Scores
 
 # A figure is drawn when it is asked for, at a width in inches or at its own (None).
 Draw = Callable[..., Figure]

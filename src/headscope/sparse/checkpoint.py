@@ -29,13 +29,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from headscope.attention import NAME
 from headscope.errors import InputError, SetupError
-from headscope.files import whole_file, write_bytes
 from headscope.models import Model
 from headscope.models.adapters import with_adapter, write_gate
+from headscope.models.attention import NAME
 from headscope.models.model import fingerprint
 from headscope.models.weights import quiet
+from headscope.records.files import whole_file, write_bytes
 from headscope.sparse.objective import Geco
 from headscope.sparse.settings import Settings
 

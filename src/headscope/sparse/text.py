@@ -20,10 +20,10 @@ from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
 from headscope.errors import InputError
-from headscope.files import whole_file
 from headscope.models import Model, cache_folder
+from headscope.models.sparse_gate import Gates, deciding
 from headscope.progress import bar
-from headscope.sparse_gate import Gates, deciding
+from headscope.records.files import whole_file
 
 SUFFIXES = (".txt", ".md", ".text")
 ROWS = 128

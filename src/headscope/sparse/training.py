@@ -28,13 +28,13 @@ from torch import Tensor, nn
 from headscope.errors import InputError, SetupError
 from headscope.models import Model
 from headscope.models.adapters import start_from
-from headscope.parts import narrowed
+from headscope.models.sparse_gate import CONFIG_KEY, Gates, deciding
 from headscope.progress import bar
+from headscope.running.layer_modules import narrowed
 from headscope.sparse.checkpoint import Checkpoint, save_sparse
 from headscope.sparse.objective import FLOOR, Geco, cross_entropy, divergence, mean_fraction
 from headscope.sparse.settings import Settings
 from headscope.sparse.text import windows
-from headscope.sparse_gate import CONFIG_KEY, Gates, deciding
 
 # Evaluations in a row without any penalty left and the constraint still broken, after which a run says so and stops.
 PATIENCE = 3

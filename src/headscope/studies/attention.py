@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from headscope.interventions import record
 from headscope.models import Model
-from headscope.results import Attention
+from headscope.records import Attention
+from headscope.running.interventions import record
 from headscope.tasks import Task
 
 # Longer prompts are passed over: their patterns are too large to keep and to look at.

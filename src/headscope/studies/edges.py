@@ -20,15 +20,12 @@ from typing import Any
 
 import networkx
 
-from headscope.curves import crossing, run_circuit, sweep
-from headscope.graph import CHOICES, SPLITS
-from headscope.measure import Check
 from headscope.methods import edge_method
 from headscope.models import Model
-from headscope.report.circuits import circuit_graph, circuit_picture, export_circuit
-from headscope.report.figures import FORMATS, by_task, curve_panels, save_figure
-from headscope.results import Curve, EdgeScores
-from headscope.runs import Run
+from headscope.records import CHOICES, SPLITS, Check, Curve, EdgeScores, crossing
+from headscope.report.figures.circuits import circuit_graph, circuit_picture, export_circuit
+from headscope.report.figures.panels import FORMATS, by_task, curve_panels, save_figure
+from headscope.runs.run import Run
 from headscope.studies.heads import (
     CURVE_COLUMNS,
     RATIO_COLUMNS,
@@ -45,6 +42,7 @@ from headscope.studies.heads import (
     unit,
     write_tables,
 )  # fmt: skip
+from headscope.sweeps import run_circuit, sweep
 from headscope.tasks import Task
 
 # Edges listed in edges.csv for each series.

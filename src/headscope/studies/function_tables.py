@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 
 from headscope.errors import InputError
-from headscope.files import write_json
 from headscope.functions.answers import Embedder
 from headscope.functions.comet import Comet, Environment
 from headscope.functions.embedding import embedder as load_embedder
 from headscope.functions.masking import choose
 from headscope.functions.probe import elbow
-from headscope.graph import head_name
 from headscope.progress import bar
-from headscope.report.figures import FORMATS, save_figure
-from headscope.report.functions import function_panels, panels_of
+from headscope.records import head_name
+from headscope.records.files import write_json
+from headscope.report.figures.functions import function_panels, panels_of
+from headscope.report.figures.panels import FORMATS, save_figure
 from headscope.studies.functions import Outcome, Settings, Subject, json_unit, run_study
 from headscope.studies.heads import write_tables
 

@@ -24,7 +24,6 @@ import numpy as np
 from torch import Tensor
 
 from headscope.errors import InputError
-from headscope.files import write_json
 from headscope.functions.answers import Embedder, score_answers
 from headscope.functions.builtin import builtin_questions
 from headscope.functions.causal import CAUSAL, encode_prefix, encode_questions, telling_task
@@ -37,8 +36,9 @@ from headscope.functions.questions import Question, QuestionSet, Split, chosen_f
 from headscope.functions.states import answer_states
 from headscope.models import Model, load
 from headscope.progress import bar
-from headscope.results import Scores
-from headscope.runs import Run
+from headscope.records import Scores
+from headscope.records.files import write_json
+from headscope.runs.run import Run
 from headscope.studies.heads import describe, distinct
 
 RANKINGS = ("probe", *CAUSAL)

@@ -26,15 +26,12 @@ from typing import Any, TypeVar
 
 from matplotlib.figure import Figure
 
-from headscope.curves import RANKINGS, Multiplier, multiplier, needed, random_band, sweep
 from headscope.errors import InputError
-from headscope.files import write_bytes, write_json
-from headscope.fills import FILLS
-from headscope.graph import head_name
-from headscope.measure import Check, check
 from headscope.methods import method
 from headscope.models import Model, load
-from headscope.report.figures import (
+from headscope.records import Attention, Check, Curve, Multiplier, Record, Scores, head_name, multiplier, needed
+from headscope.records.files import write_bytes, write_json
+from headscope.report.figures.panels import (
     FORMATS,
     Ratio,
     by_task,
@@ -44,9 +41,11 @@ from headscope.report.figures import (
     save_figure,
     segments_of,
 )
-from headscope.results import Attention, Curve, Record, Scores
-from headscope.runs import Run
+from headscope.running.fills import FILLS
+from headscope.running.measure import check
+from headscope.runs.run import Run
 from headscope.studies.attention import attention_of, shows_patterns
+from headscope.sweeps import RANKINGS, random_band, sweep
 from headscope.tasks import Task, make_task
 
 R = TypeVar("R", bound=Record)

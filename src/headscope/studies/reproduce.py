@@ -26,12 +26,11 @@ from typing import Any
 import torch
 
 from headscope.errors import InputError
-from headscope.files import write_json
 from headscope.methods.gating import preset_of as gate_preset
 from headscope.models import Model, load
-from headscope.report.figures import curve_figures
-from headscope.results import ROLES
-from headscope.roles import spread
+from headscope.records import ROLES, spread
+from headscope.records.files import write_json
+from headscope.report.figures.panels import curve_figures
 from headscope.studies.edges import study_edges
 from headscope.studies.function_tables import study_functions
 from headscope.studies.functions import Settings

@@ -22,16 +22,14 @@ from typing import Any
 import numpy as np
 
 from headscope.errors import InputError
-from headscope.graph import head_name
-from headscope.measure import Check
 from headscope.methods.contrastive import Contrast, contrastive
 from headscope.methods.gating import gating, preset_of
 from headscope.models import Model, load
-from headscope.report.figures import FORMATS
-from headscope.report.roles import ablation_grid, role_map, score_distributions
-from headscope.results import ROLES, Ablation, Roles, Scores
-from headscope.roles import ablate, against_patching, agreement, head_effects, spread
-from headscope.runs import Run
+from headscope.records import ROLES, Ablation, Check, Roles, Scores, against_patching, agreement, head_name, spread
+from headscope.report.figures.panels import FORMATS
+from headscope.report.figures.roles import ablation_grid, role_map, score_distributions
+from headscope.roles import ablate, head_effects
+from headscope.runs.run import Run
 from headscope.studies.heads import checked, describe, distinct, file_hashes, save_figures, unit, write_tables
 from headscope.tasks import Task, make_task
 

@@ -26,19 +26,18 @@ import torch
 from torch import Tensor
 
 from headscope.errors import InputError
-from headscope.files import write_bytes, write_json
-from headscope.graph import head_name
-from headscope.measure import Check, check
 from headscope.models import Model, load
+from headscope.models.sparse_gate import CONFIG_KEY, Gates, deciding
 from headscope.progress import bar
-from headscope.report.figures import head_grid, save_figure
-from headscope.report.sparsity import open_heads, training_curves
-from headscope.results import Attention, resampled
-from headscope.runs import Run
+from headscope.records import Attention, Check, head_name, resampled
+from headscope.records.files import write_bytes, write_json
+from headscope.report.figures.panels import head_grid, save_figure
+from headscope.report.figures.sparsity import open_heads, training_curves
+from headscope.running.measure import check
+from headscope.runs.run import Run
 from headscope.sparse import Settings, sparsify
 from headscope.sparse.text import windows
 from headscope.sparse.training import measured
-from headscope.sparse_gate import CONFIG_KEY, Gates, deciding
 from headscope.studies.attention import attention_of
 from headscope.studies.heads import describe, save_figures, unit
 from headscope.tasks import make_task

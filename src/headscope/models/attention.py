@@ -1,0 +1,320 @@
+"""The one place that touches attention heads.
+
+`install(hf)` puts every head of a Hugging Face causal language model in reach, in one of two ways:
+
+* through transformers' `AttentionInterface`: `attend` is registered there under the name "headscope" and sees q, k
+  and v before, and z after, attention, with the heads still apart;
+* for the few architectures that do not dispatch through the interface, by a pre-hook on the output projection, whose
+  input is z (the rows of `PROJECTIONS`).
+
+With nothing armed, both hand over to the model's own attention, bit for bit. (Where a model's config says that it is
+gated, `sparse_gate.py` decides what passes; only the interface can do that.) `armed(...)` arms a tap for the time of a
+`with` block: a tap is called with each layer's z and returns the z that goes on. Taps live in a context variable, so
+other models, other threads and code after an exception never see them.
+
+Shape letters: B batch, T query positions, S key positions, H heads, G key-value heads, K head width, L layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from headscope.errors import InputError
+from headscope.models.sparse_gate import Gates, TrainedAttention, deciding, gates_of
+
+NAME = "headscope"
+
+# Where z enters the output projection, for architectures whose attention cannot be replaced: a row per model type.
+PROJECTIONS: dict[str, str] = {
+    "gpt_neo": "transformer.h.{layer}.attn.attention.out_proj",
+    "gptj": "transformer.h.{layer}.attn.out_proj",
+    "bloom": "transformer.h.{layer}.self_attention.dense",
+    "falcon": "transformer.h.{layer}.self_attention.dense",
+}
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a tap may see besides z: the layer, where the queries start, and through the interface the rest."""
+
+    layer: int
+    start: int
+    query_BHTK: Tensor | None = None
+    key_BGSK: Tensor | None = None
+    value_BGSK: Tensor | None = None
+    pattern_BHTS: Tensor | None = None
+
+
+Tap = Callable[[Tensor, Call], Tensor]
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How the heads of one model are reached, and the shape that was found when they were."""
+
+    way: str  # "interface" or "projection"
+    n_layers: int
+    n_heads: int
+    head_widths: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Armed:
+    hf: PreTrainedModel
+    tap: Tap
+    patterns: bool
+
+
+@dataclass(frozen=True)
+class _Site:
+    """Which layer of which model an attention module is; `hf` is only compared, never called."""
+
+    hf: PreTrainedModel
+    layer: int
+
+
+_ARMED: ContextVar[tuple[_Armed, ...]] = ContextVar("headscope_armed", default=())
+_START: ContextVar[int] = ContextVar("headscope_start", default=0)
+_PROBE: ContextVar[list[tuple[nn.Module, Tensor]] | None] = ContextVar("headscope_probe", default=None)
+
+
+@contextmanager
+def armed(hf: PreTrainedModel, tap: Tap, *, patterns: bool = False) -> Iterator[None]:
+    """Call `tap` at every layer of `hf` inside the block; taps armed later see what earlier ones return."""
+    if patterns and not hasattr(hf, "_headscope_interface"):
+        raise InputError(
+            f"Attention patterns, q, k and v cannot be recorded on {hf.config.model_type}: its attention does not go "
+            "through transformers' AttentionInterface. z can be recorded, gated and patched."
+        )
+    token = _ARMED.set((*_ARMED.get(), _Armed(hf, tap, patterns)))
+    try:
+        yield
+    finally:
+        _ARMED.reset(token)
+
+
+def attend(
+    module: nn.Module,
+    query_BHTK: Tensor,
+    key_BGSK: Tensor,
+    value_BGSK: Tensor,
+    attention_mask: Tensor | None,
+    **kwargs,
+) -> tuple[Tensor, Tensor | None]:
+    """The registered attention function: the model's own attention, then whatever is armed for this model."""
+    site: _Site | None = getattr(module, "headscope_site", None)
+    taps = [a for a in _ARMED.get() if site is not None and a.hf is site.hf]
+    pattern_BHTS, sparse = None, gates_of(module)
+    odd = kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None
+    if sparse and sparse[0].kind == "trained" and not odd:
+        z_BTHK = _trained(module, query_BHTK, key_BGSK, value_BGSK, attention_mask, kwargs.get("scaling"), *sparse)
+    # SDPA knows neither gates nor soft-capping nor sinks, and never shows its pattern.
+    elif sparse or odd or any(a.patterns for a in taps):
+        kwargs["sparse"] = sparse
+        z_BTHK, pattern_BHTS = _spelled_out(module, query_BHTK, key_BGSK, value_BGSK, attention_mask, **kwargs)
+    else:
+        z_BTHK, _ = sdpa_attention_forward(module, query_BHTK, key_BGSK, value_BGSK, attention_mask, **kwargs)
+    probe = _PROBE.get()
+    if probe is not None:
+        probe.append((module, z_BTHK))
+    if site is not None and taps:
+        call = Call(site.layer, _START.get(), query_BHTK, key_BGSK, value_BGSK, pattern_BHTS)
+        for a in taps:
+            z_BTHK = a.tap(z_BTHK, call)
+    return z_BTHK, pattern_BHTS
+
+
+def _spelled_out(
+    module: nn.Module,
+    query_BHTK: Tensor,
+    key_BGSK: Tensor,
+    value_BGSK: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    sparse: tuple[Gates, float] | None = None,
+    **kwargs,
+) -> tuple[Tensor, Tensor]:
+    """Attention written out: scores, soft-cap, mask, softmax (with a sink where the model has one), gates where the
+    model is sparse, sum of values."""
+    groups = query_BHTK.shape[1] // key_BGSK.shape[1]
+    key_BHSK, value_BHSK = repeat_kv(key_BGSK, groups), repeat_kv(value_BGSK, groups)
+    scale = query_BHTK.shape[-1] ** -0.5 if scaling is None else scaling
+    scores_BHTS = torch.matmul(query_BHTK, key_BHSK.transpose(2, 3)) * scale
+    if softcap is not None:
+        scores_BHTS = torch.tanh(scores_BHTS / softcap) * softcap
+    visible = _visible(scores_BHTS, attention_mask)
+    if attention_mask is not None and attention_mask.dtype != torch.bool:
+        scores_BHTS = scores_BHTS + attention_mask
+    open_BHTS = sparse[0].decide(scores_BHTS, visible, sparse[1], _layer_of(module)) if sparse else None
+    scores_BHTS = scores_BHTS.masked_fill(~visible, torch.finfo(scores_BHTS.dtype).min)
+    if s_aux is not None:
+        sink_BHT1 = s_aux.reshape(1, -1, 1, 1).expand(*scores_BHTS.shape[:3], 1)
+        scores_BHTS = torch.cat([scores_BHTS, sink_BHT1], dim=-1)
+        scores_BHTS = scores_BHTS - scores_BHTS.max(dim=-1, keepdim=True).values
+    pattern_BHTS = scores_BHTS.softmax(dim=-1, dtype=torch.float32).to(query_BHTK.dtype)[..., : key_BGSK.shape[2]]
+    if softcap is None:
+        # A padding query sees nothing: SDPA gives it an empty sum. (Soft-capped models average there; so do we.)
+        pattern_BHTS = pattern_BHTS.masked_fill(~visible, 0.0)
+    if open_BHTS is not None:
+        pattern_BHTS = pattern_BHTS * open_BHTS
+    weights_BHTS = nn.functional.dropout(pattern_BHTS, p=dropout, training=module.training)
+    z_BTHK = torch.matmul(weights_BHTS, value_BHSK).transpose(1, 2).contiguous()
+    return z_BTHK, pattern_BHTS
+
+
+def _trained(
+    module: nn.Module,
+    query_BHTK: Tensor,
+    key_BGSK: Tensor,
+    value_BGSK: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None,
+    gates: Gates,
+    bias: float,
+) -> Tensor:
+    """Attention while its gates are trained; z (B, T, H, K)."""
+    groups, layer = query_BHTK.shape[1] // key_BGSK.shape[1], _layer_of(module)
+    key_BHSK, value_BHSK = repeat_kv(key_BGSK, groups), repeat_kv(value_BGSK, groups)
+    scale = query_BHTK.shape[-1] ** -0.5 if scaling is None else scaling
+    visible = _visible(query_BHTK.new_empty(1, 1, query_BHTK.shape[2], key_BGSK.shape[2]), attention_mask)
+    z_BHTK, gates.expected[layer], gates.opened[layer] = TrainedAttention.apply(  # pyright: ignore[reportGeneralTypeIssues]
+        query_BHTK, key_BHSK, value_BHSK, visible, scale, bias, gates, layer
+    )
+    return z_BHTK.transpose(1, 2).contiguous()
+
+
+def _visible(scores_BHTS: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Which keys each query may see, in the shape of the mask or (T, S)."""
+    if attention_mask is None:
+        T, S = scores_BHTS.shape[-2:]
+        return torch.ones(T, S, dtype=torch.bool, device=scores_BHTS.device).tril(S - T)
+    if attention_mask.dtype != torch.bool:
+        return attention_mask > torch.finfo(attention_mask.dtype).min / 2
+    return attention_mask
+
+
+def _layer_of(module: nn.Module) -> int:
+    """(A model loaded without Headscope's `load` has no sites, but its layers know their number.)"""
+    site: _Site | None = getattr(module, "headscope_site", None)
+    return cast(int, module.layer_idx) if site is None else site.layer
+
+
+def install(hf: PreTrainedModel) -> Reach:
+    """Put the heads of `hf` in reach and prove it: in short runs every layer is seen exactly once, the logits stay what
+    they were, and no position reads a later one. Refuses what neither way covers."""
+    reach = _hook_projections(hf) if hf.config.model_type in PROJECTIONS else _use_interface(hf)
+    _refuse_looking_ahead(hf)
+
+    def note_start(_module: nn.Module, _args: tuple, kwargs: dict) -> None:
+        if _ARMED.get():
+            past = kwargs.get("past_key_values")
+            _START.set(int(past.get_seq_length()) if past is not None else 0)
+
+    # Some models skip their own base model (OPT calls its decoder), some users call nothing else.
+    for entrance in {hf, hf.base_model}:
+        entrance.register_forward_pre_hook(note_start, with_kwargs=True)
+    return reach
+
+
+def _probe_ids(hf: PreTrainedModel, last: int = 1) -> Tensor:
+    return torch.tensor([[1, 2, 3, last]], device=hf.device) % hf.config.get_text_config().vocab_size
+
+
+@torch.no_grad()
+def _refuse_looking_ahead(hf: PreTrainedModel) -> None:
+    one, other = (hf(input_ids=_probe_ids(hf, last), use_cache=False).logits[:, :-1] for last in (1, 2))
+    if not torch.allclose(one, other, atol=1e-4, rtol=1e-3):
+        raise InputError(
+            f"{hf.config.model_type} is not a causal language model as loaded: the logits of a token change with the "
+            "tokens behind it.\nHeadscope studies causal models; for an encoder set is_decoder in its config."
+        )
+
+
+@torch.no_grad()
+def _use_interface(hf: PreTrainedModel) -> Reach:
+    ids_BT = _probe_ids(hf)
+    found: list[tuple[nn.Module, Tensor]] = []
+    # (What a sparse model's own attention was cannot be compared: its gates are ours. They stay open here.)
+    with deciding(Gates("open")):
+        before = hf(input_ids=ids_BT, use_cache=False).logits
+        hf.set_attn_implementation(NAME)
+        token = _PROBE.set(found)
+        try:
+            after = hf(input_ids=ids_BT, use_cache=False).logits
+        finally:
+            _PROBE.reset(token)
+    n_layers = hf.config.get_text_config().num_hidden_layers
+    shapes = [z.shape for _, z in found]
+    kind = hf.config.model_type
+    if len(found) != n_layers or len({id(module) for module, _ in found}) != n_layers:
+        raise InputError(
+            f"Headscope cannot reach the heads of {kind}: expected one call of the attention interface in each of "
+            f"{n_layers} layers, saw {len(found)}. {_covered()}"
+        )
+    if len({shape[2] for shape in shapes}) != 1:
+        raise InputError(f"{kind} has layers with different numbers of heads, which Headscope does not handle yet.")
+    if not torch.allclose(before, after, atol=1e-4, rtol=1e-3):
+        raise InputError(
+            f"{kind} computes attention in a way of its own: under Headscope's its logits change by "
+            f"{(before - after).abs().max():.1e}. {_covered()}"
+        )
+    for layer, (module, _) in enumerate(found):
+        module.headscope_site = _Site(hf, layer)  # pyright: ignore[reportArgumentType]
+    hf._headscope_interface = True  # pyright: ignore[reportArgumentType]
+    return Reach("interface", n_layers, shapes[0][2], tuple(shape[3] for shape in shapes))
+
+
+def _hook_projections(hf: PreTrainedModel) -> Reach:
+    config = hf.config.get_text_config()
+    n_layers, n_heads = config.num_hidden_layers, config.num_attention_heads
+    widths = []
+    for layer in range(n_layers):
+        path = PROJECTIONS[config.model_type].format(layer=layer)
+        projection = hf.get_submodule(path)
+        hf.get_submodule(path.rpartition(".")[0]).headscope_site = _Site(hf, layer)  # pyright: ignore[reportArgumentType]
+        projection.register_forward_pre_hook(_ProjectionHook(_Site(hf, layer), n_heads))
+        widths.append(cast(nn.Linear, projection).in_features // n_heads)
+    return Reach("projection", n_layers, n_heads, tuple(widths))
+
+
+@dataclass(frozen=True)
+class _ProjectionHook:
+    """Calls the armed taps with an output projection's input. (A class, so that a copied model gets its own.)"""
+
+    site: _Site
+    n_heads: int
+
+    def __call__(self, _module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        taps = [a.tap for a in _ARMED.get() if a.hf is self.site.hf]
+        if not taps:
+            return None
+        z_BTHK = args[0].unflatten(-1, (self.n_heads, -1))
+        for tap in taps:
+            z_BTHK = tap(z_BTHK, Call(self.site.layer, _START.get()))
+        return (z_BTHK.flatten(-2), *args[1:])
+
+
+def _covered() -> str:
+    rows = ", ".join(PROJECTIONS)
+    return (
+        "Covered are architectures that dispatch through transformers' AttentionInterface in every layer, "
+        f"and by a hook: {rows}."
+    )
+
+
+# Whoever opens a sparse checkpoint, with `load` or with plain transformers, needs the name to be known.
+AttentionInterface.register(NAME, attend)
+AttentionMaskInterface.register(NAME, sdpa_mask)

@@ -1,0 +1,103 @@
+"""How much every head, or every edge, matters for a task, by one method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from headscope.errors import InputError
+from headscope.records.graph import CHOICES, Graph, head_name
+from headscope.records.record import Record
+
+
+@dataclass(frozen=True)
+class Scores(Record):
+    """How much every head matters for a task, by one method."""
+
+    model: str
+    task: str
+    method: str
+    values: np.ndarray  # (L, H), mean over prompts
+    per_prompt: np.ndarray  # (N, L, H)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model: str, task: Any, method: str, per_prompt: np.ndarray, **settings: Any) -> Scores:
+        """Scores from one array per prompt, (N, L, H)."""
+        values = per_prompt.mean(axis=0, dtype=np.float64).astype(np.float32)
+        return cls(model, task.name, method, values, per_prompt, {"n": len(task), "seed": task.seed, **settings})
+
+    def ranked(self, *, signed: bool = False) -> list[tuple[int, int]]:
+        """All heads, the one that matters most first: by absolute value, or from most positive to most negative."""
+        key = self.values if signed else np.abs(self.values)
+        order = np.argsort(-key, axis=None, kind="stable")
+        return [(int(i) // key.shape[1], int(i) % key.shape[1]) for i in order]
+
+    def top(self, k: int, *, signed: bool = False) -> list[tuple[str, float]]:
+        """Names and scores of the k heads that matter most."""
+        return [(head_name(l, h), float(self.values[l, h])) for l, h in self.ranked(signed=signed)[:k]]
+
+
+@dataclass(frozen=True)
+class EdgeScores(Record):
+    """How much every edge matters for a task, by one method; positive where it helps."""
+
+    model: str
+    task: str
+    method: str
+    values: np.ndarray  # (E,), mean over prompts, in the order of graph.edges
+    per_prompt: np.ndarray  # (N, E), or (0, E) where it was not asked for
+    shape: dict[str, Any]  # n_layers, n_heads, split, parallel
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def graph(self) -> Graph:
+        return Graph(**self.shape)
+
+    @classmethod
+    def of(
+        cls, model: str, task: Any, method: str, graph: Graph, values: np.ndarray, per_prompt: np.ndarray | None,
+        **settings: Any,
+    ) -> EdgeScores:  # fmt: skip
+        shape = {f.name: getattr(graph, f.name) for f in fields(graph)}
+        each = np.empty((0, len(graph)), np.float32) if per_prompt is None else per_prompt
+        about = {"n": len(task), "seed": task.seed, **settings}
+        return cls(model, task.name, method, values.astype(np.float32), each, shape, about)
+
+    def ranked(self, *, signed: bool = False, choice: str = "top") -> np.ndarray:
+        """Edges, as places in graph.edges: the one that matters most first ("top"), or in the order in which a circuit
+        grows from the logits ("greedy")."""
+        if choice not in CHOICES:
+            raise InputError(f"Unknown choice {choice!r}. Known: {', '.join(CHOICES)}.")
+        if choice == "greedy":
+            return self.graph.greedy(self.values, signed=signed)
+        return np.argsort(-(self.values if signed else np.abs(self.values)), kind="stable")
+
+    def circuit(self, k: int, *, signed: bool = False, choice: str = "top", connected: bool = False) -> np.ndarray:
+        """(edges,): which edges a circuit of k keeps; connected: less those on no path from embedding to logits."""
+        keep = np.zeros(len(self.graph), bool)
+        keep[self.ranked(signed=signed, choice=choice)[:k]] = True
+        return self.graph.connected(keep) if connected else keep
+
+    def top(self, k: int, *, signed: bool = False) -> list[tuple[str, float]]:
+        """Names and scores of the k edges that matter most."""
+        return [(self.graph.edges[e], float(self.values[e])) for e in self.ranked(signed=signed)[:k]]
+
+
+@dataclass(frozen=True)
+class Circuit(Record):
+    """A set of kept heads."""
+
+    model: str
+    task: str
+    keep: np.ndarray  # (L, H), bool
+
+    @property
+    def heads(self) -> list[str]:
+        return [head_name(int(l), int(h)) for l, h in np.argwhere(self.keep)]
+
+    def __len__(self) -> int:
+        return int(self.keep.sum())

@@ -1,0 +1,107 @@
+"""The figure of functional heads: what masking a function's heads does to the answers, against masking others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import NullLocator
+
+from headscope.report.figures.panels import legend_fit, panel_grid
+from headscope.report.figures.titles import TITLES
+
+BLUE, RED = "#1f5fbf", "#c8312b"
+
+
+@dataclass(frozen=True)
+class Series:
+    """One score against the number of masked heads: K best, K random (mean, lowest and highest draw), and none."""
+
+    top: np.ndarray  # (P,)
+    random: np.ndarray  # (P,)
+    low: np.ndarray  # (P,)
+    high: np.ndarray  # (P,)
+    base: float
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One function: its accuracy, and its COMET where that was scored."""
+
+    title: str
+    k: np.ndarray  # (P,)
+    accuracy: Series
+    comet: Series | None = None
+
+
+def function_panels(panels: Sequence[Panel], *, title: str = "", note: str = "", width: float | None = None) -> Figure:
+    """A panel per function side by side, one legend on top; `note` stands below, and says what is not drawn."""
+    figure, axes_row = panel_grid(len(panels), (2.5, 2.75), width)
+    for place, (axes, panel) in enumerate(zip(axes_row, panels, strict=True)):
+        if place:
+            axes.sharey(axes_row[0])
+        for series, colour in ((panel.accuracy, BLUE), (panel.comet, RED)):
+            if series is not None:
+                _draw(axes, panel.k, series, colour)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(panel.k, [str(int(k)) for k in panel.k])
+        axes.xaxis.set_minor_locator(NullLocator())
+        if len(panel.k) > 1:
+            axes.set_xlim(panel.k[0] / 1.25, panel.k[-1] * 1.25)
+        # (COMET may leave the range from 0 to 1.)
+        low, high = axes.get_ylim()
+        axes.set_ylim(min(-0.04, low), max(1.06, high))
+        axes.set_yticks(np.linspace(0, 1, 6))
+        axes.grid(axis="y", color="0.9", linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(labelsize=7, length=2)
+        axes.set_title(panel.title, fontsize=9)
+        axes.set_xlabel("# Masked Heads", fontsize=8)
+        if place == 0:
+            axes.set_ylabel("Score", fontsize=8)
+    has_comet = any(panel.comet is not None for panel in panels)
+    figure.legend(
+        handles=_legend(has_comet), loc="outside upper center", fontsize=7,
+        **{"handlelength": 3.4, **legend_fit(5, width and width / 1.4)},
+    )  # fmt: skip
+    if words := " · ".join(part for part in (title, note) if part):
+        figure.supxlabel(words, fontsize=6.5, color="0.35", wrap=width is not None)
+    return figure
+
+
+def panels_of(ranking: str, sweep: Sequence[dict[str, Any]], base: Sequence[dict[str, Any]]) -> list[Panel]:
+    """A panel per function from the rows of a study's tables: K best against K random, and no heads masked."""
+    panels = []
+    for reference in base:
+        name: str = reference["function"]
+        rows = [row for row in sweep if (row["ranking"], row["function"]) == (ranking, name)]
+
+        def series(score: str, rows: list[dict[str, Any]] = rows, reference: dict[str, Any] = reference) -> Series:
+            columns = [f"top_{score}", *(f"random_{score}{end}" for end in ("", "_low", "_high"))]
+            return Series(*(np.array([row[c] for row in rows]) for c in columns), base=reference[score])
+
+        has_comet = bool(rows) and "top_comet" in rows[0]
+        k = np.array([row["k"] for row in rows])
+        panels.append(Panel(TITLES.get(name, name), k, series("accuracy"), series("comet") if has_comet else None))
+    return panels
+
+
+def _draw(axes, k: np.ndarray, series: Series, colour: str) -> None:
+    style = {"color": colour, "marker": "o", "markersize": 3.5, "linewidth": 1.4}
+    axes.axhline(series.base, color=colour, linewidth=0.7, linestyle=":", alpha=0.8)
+    axes.fill_between(k, series.low, series.high, color=colour, alpha=0.15, linewidth=0)
+    axes.plot(k, series.random, linestyle="--", **style)
+    axes.plot(k, series.top, linestyle="-", **style)
+
+
+def _legend(has_comet: bool) -> list[Line2D]:
+    rows: list[tuple[str, str, Any]] = [("TopK Accuracy", BLUE, "-"), ("RandomK Accuracy", BLUE, "--")]
+    if has_comet:
+        rows += [("TopK Comet", RED, "-"), ("RandomK Comet", RED, "--")]
+    handles = [Line2D([], [], color=c, linestyle=s, marker="o", markersize=3.5, label=label) for label, c, s in rows]
+    return [*handles, Line2D([], [], color="0.4", linestyle=":", linewidth=0.7, label="no heads masked")]

@@ -1,0 +1,1 @@
+"""Running models: interventions, batches, answers, sessions that run from the middle, gradients, edges."""

@@ -1,0 +1,243 @@
+"""Running edge circuits, exactly.
+
+Every reader (a head, or its q, k and v apart; an MLP; the logits) gets an input of its own: the stream in which each
+writer outside the circuit has the value of the corrupt run,
+
+    input_v = corrupt stream at v + sum over writers u of keep(u, v) * (u - u in the corrupt run)
+
+then its own norm and its own q, k and v. Many circuits go through in one batch. The attention itself (rotary positions,
+norms of q and k, windows, soft-capping) is the model's own: its projections are replaced, for the time of a pass, by
+what the readers computed.
+
+Shape letters: C circuits, B prompts, R = C * B rows, T positions, H heads, K head width, D stream width, W writers,
+V readers of a layer, E edges.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headscope.errors import InputError
+from headscope.models.attention import armed
+from headscope.models.model import Model
+from headscope.models.sparse_gate import Gates, deciding
+from headscope.records import Graph, head_name
+from headscope.running.edge_view import PARTS, Block, EdgeView, Streams, head_values, project, ungrouped, writer_values
+from headscope.running.interventions import patched
+from headscope.running.layer_modules import first_output, pass_of, probe_ids, replaced
+from headscope.running.measure import AnswerTokens, answer_logits
+from headscope.running.session import engine_of, narrow_head
+
+# Tokens per batch: edges keep what every writer wrote, which is much more per token than heads need.
+EDGE_TOKENS = 320
+
+
+def view_of(model: Model) -> EdgeView:
+    """The edge view of a model, made and checked when first asked for."""
+    if "edges" not in model.kept:
+        try:
+            view = EdgeView(model)
+        except AttributeError as error:
+            raise _wrong_row(model, f"a module that it names is not there ({error})") from error
+        # With all gates of a sparse model open: rounding moves one over its threshold now and then, which says nothing
+        # about where the block keeps its parts.
+        with deciding(Gates("open")):
+            _check(view)
+        model.kept["edges"] = view
+    return model.kept["edges"]
+
+
+@torch.no_grad()
+def _check(view: EdgeView) -> None:
+    """On a short pair of prompts: what components write must sum to what readers read; all edges kept must give the
+    plain metric, none the corrupt one, and cutting the edges into every other head what patching those heads gives."""
+    model, graph = view.model, view.graph()
+    ids = probe_ids(model).tolist()
+    other = [ids[0][:1] + ids[0][:-1]]
+    tokens = AnswerTokens.first_two(1, model.device)
+    # Rounding grows with depth (5e-4 in a metric of SmolLM2's 30 layers); a wrong row is off by far more.
+    tolerance, of_sums = (2e-3, 1e-3) if model.hf.dtype == torch.float32 else (0.1, 0.1)
+    session = EdgeSession(view, ids, other, tokens, graph)
+    for reader, off in _off_the_sum(session).items():
+        if not off <= of_sums:
+            raise _wrong_row(
+                model,
+                f"what {reader} reads is not the sum of what was written before it (off by {off:.1e} of its size)",
+            )
+    open_LH = torch.arange(model.n_layers)[:, None].add(torch.arange(model.n_heads)) % 2 == 1
+    closed = {head_name(int(layer), int(head)) for layer, head in (~open_LH).nonzero()}
+    heard = torch.tensor([graph.readers[reader] not in closed for reader in graph.ends[1]])
+    found = session.metrics(torch.stack([torch.ones(len(graph)), torch.zeros(len(graph)), heard.float()]))
+    plain = [tokens(answer_logits(model, one)) for one in (ids, other)]
+    with patched(model, open_LH.float(), fill=session.corrupt.z):
+        expected = torch.stack([*plain, tokens(answer_logits(model, ids))])
+    if not torch.allclose(found, expected, atol=tolerance, rtol=tolerance):
+        raise _wrong_row(model, f"run by edges its metric is off by {(found - expected).abs().max():.1e}")
+
+
+def _off_the_sum(session: EdgeSession) -> dict[str, float]:
+    """By reader, how far its input is from the sum of what its writers wrote, as a share of its size. Compared is the
+    difference between the clean and the corrupt run, from which biases are gone; of the heads of a layer, which read
+    the same here, the first stands for all."""
+    graph, clean, corrupt = session.graph, session.clean, session.corrupt
+    written_BWTD = (writer_values(session.view, clean).float() - session.corrupt_BWTD.float()).cumsum(1)
+    readers = [place for place, name in enumerate(graph.readers) if ".H" not in name or name.endswith(".H0")]
+    off = {}
+    for reader, of_clean, of_corrupt in zip(readers, clean.inputs(), corrupt.inputs(), strict=True):
+        read_BTD = of_clean.float() - of_corrupt.float()
+        gap = (written_BWTD[:, graph.heard[reader] - 1] - read_BTD).abs().max()
+        off[graph.readers[reader]] = float(gap / read_BTD.abs().max()) if gap else 0.0
+    return off
+
+
+def _wrong_row(model: Model, why: str) -> InputError:
+    return InputError(
+        f"The layout row of {model.hf.config.model_type} does not describe {model.name}: {why}. Correct the row in "
+        "models/layouts.py."
+    )
+
+
+class EdgeSession:
+    """A batch of pairs of one length, ready to be run under many edge circuits."""
+
+    def __init__(
+        self,
+        view: EdgeView,
+        clean_ids: list[list[int]],
+        corrupt_ids: list[list[int]],
+        tokens: AnswerTokens,
+        graph: Graph,
+    ):
+        self.view, self.tokens, self.graph = view, tokens, graph
+        self.B, self.T = len(clean_ids), len(clean_ids[0])
+        self.corrupt = Streams.of(view, corrupt_ids, tokens)
+        self.clean = Streams.of(view, clean_ids, tokens)
+        self.arguments = _attention_arguments(view, clean_ids[:1])
+        self.corrupt_BWTD = writer_values(view, self.corrupt)
+
+    def metrics(self, keep_CE: Tensor) -> Tensor:
+        """Metric of every prompt under every circuit, (C, B). keep_CE: which edges of the graph each circuit keeps."""
+        # What the writers wrote is the largest thing kept: writers x stream width for every token.
+        size = max(1, engine_of(self.view.model).tokens // (4 * self.T * self.B))
+        return torch.cat([self._pass(part) for part in keep_CE.split(size)])
+
+    def _pass(self, keep_CE: Tensor) -> Tensor:
+        view, graph = self.view, self.graph
+        C, H = len(keep_CE), view.model.n_heads
+        keep_CVW = _as_matrix(graph, keep_CE)
+        splits = 1 if graph.split == "none" else 3
+        first = self.corrupt.attention_in[0]
+        change_RWTD = first.new_zeros(C * self.B, len(graph.writers), *first.shape[1:])
+        change_RWTD[:, 0] = self._rows(self.clean.attention_in[0] - first, C)
+        reader = 0
+        for layer, block in enumerate(view.blocks):
+            writer = 1 + layer * (H + 1)
+            input_RVTD = self._read(
+                self.corrupt.attention_in[layer], change_RWTD, keep_CVW[:, reader : reader + H * splits]
+            )
+            z_RTHK = self._attend(layer, block, input_RVTD.unflatten(1, (H, splits)))
+            live_RHTD = head_values(block, z_RTHK)
+            change_RWTD = _writable(change_RWTD)
+            change_RWTD[:, writer : writer + H] = live_RHTD - self._rows(self.corrupt_BWTD[:, writer : writer + H], C)
+            reader += H * splits
+            stream_RTD = self._read(self.corrupt.mlp_in[layer], change_RWTD, keep_CVW[:, reader : reader + 1])[:, 0]
+            wrote_RTD = first_output(block.mlp(block.before_mlp(stream_RTD)))
+            wrote_RTD = wrote_RTD if block.after_mlp is None else block.after_mlp(wrote_RTD)
+            change_RWTD = _writable(change_RWTD)
+            change_RWTD[:, writer + H] = wrote_RTD - self._rows(self.corrupt.mlp_out[layer], C)
+            reader += 1
+        stream_RTD = self._read(self.corrupt.final_in, change_RWTD, keep_CVW[:, reader:])[:, 0]
+        return self._metric(stream_RTD[:, -1:])
+
+    def _rows(self, value: Tensor, circuits: int) -> Tensor:
+        return value.expand(circuits, *value.shape).flatten(0, 1)
+
+    def _read(self, corrupt_BTD: Tensor, change_RWTD: Tensor, keep_CVW: Tensor) -> Tensor:
+        """Inputs of some readers, (R, V, T, D)."""
+        C = len(keep_CVW)
+        keep_RVW = keep_CVW.to(change_RWTD).repeat_interleave(self.B, dim=0)
+        changed_RVTD = torch.bmm(keep_RVW, change_RWTD.flatten(2)).unflatten(2, change_RWTD.shape[2:])
+        return changed_RVTD + self._rows(corrupt_BTD, C)[:, None]
+
+    def _attend(self, layer: int, block: Block, input_RHSTD: Tensor) -> Tensor:
+        """The model's own attention on q, k and v that every head computed from its own input; z (R, T, H, K)."""
+        normed_RHSTD = block.before_attention(input_RHSTD)
+        parts = normed_RHSTD.shape[2]
+        made = {part: project(block, part, normed_RHSTD[:, :, i % parts]) for i, part in enumerate(PARTS)}
+        seen: list[Tensor] = []
+
+        def keep_z(z_RTHK: Tensor, call: Any) -> Tensor:
+            if call.layer == layer:
+                seen.append(z_RTHK)
+            return z_RTHK
+
+        with ExitStack() as stack:
+            stack.enter_context(pass_of(self))
+            for module, value in self._given(block, made):
+                stack.enter_context(replaced(module, lambda *_, value=value: value))
+            stack.enter_context(ungrouped(block))
+            stack.enter_context(armed(self.view.model.hf, keep_z))
+            block.attention(normed_RHSTD[:, 0, 0], **self.arguments[layer])
+        return seen[0]
+
+    def _given(self, block: Block, made: dict[str, Tensor]) -> list[tuple[nn.Module, Tensor]]:
+        """(module, what it gives instead), for the projections and joint norms of an attention module."""
+        row = self.view.layout
+        modules = [block.attention.get_submodule(name) for name in row.projections]
+        if row.fused:
+            whole = torch.stack([made[part] for part in PARTS], dim=2 if row.fused == "joined" else 3)
+            return [(modules[0], whole.flatten(2))]
+        given = [(module, made[part].flatten(2)) for part, module in zip(PARTS, modules, strict=True)]
+        return given + [(norm, made[part].flatten(2)) for part, (_, norm, _) in block.joint.items()]
+
+    def _metric(self, stream_R1D: Tensor) -> Tensor:
+        """From the stream at the answer position to the metric: final norm, unembedding and what follows it."""
+        hf = self.view.model.hf
+        narrow, tokens = narrow_head(self.view.model, self.tokens)
+        rows = len(stream_R1D)
+        with ExitStack() as stack:
+            stack.enter_context(pass_of(self))
+            stack.enter_context(narrow)
+            for layer in self.view.layers:
+                outputs = self.corrupt.layer_outputs
+                wrapped = (stream_R1D, *[None] * (outputs - 1)) if outputs else stream_R1D
+                stack.enter_context(replaced(layer, lambda *_, wrapped=wrapped, **__: wrapped))
+            ids = torch.ones(rows, 1, dtype=torch.long, device=stream_R1D.device)
+            logits = hf(input_ids=ids, use_cache=False, logits_to_keep=1).logits[:, -1]
+        return torch.stack([tokens(part) for part in logits.split(self.B)])
+
+
+def _writable(value: Tensor) -> Tensor:
+    """A tensor to write into: itself, or a copy where gradients must find what was read before."""
+    return value.clone() if torch.is_grad_enabled() else value
+
+
+def _as_matrix(graph: Graph, keep_CE: Tensor) -> Tensor:
+    """(C, readers, writers), zero where there is no edge."""
+    writer, reader = (torch.from_numpy(end) for end in graph.ends)
+    matrix = keep_CE.new_zeros(len(keep_CE), len(graph.readers), len(graph.writers))
+    matrix[:, reader, writer] = keep_CE
+    return matrix
+
+
+def _attention_arguments(view: EdgeView, ids: list[list[int]]) -> list[dict[str, Any]]:
+    """What each layer's attention is given besides its input: positions and masks, which depend on length alone."""
+    found: list[dict[str, Any]] = []
+    hooks = [
+        block.attention.register_forward_pre_hook(
+            lambda _m, args, kwargs: found.append({k: v for k, v in kwargs.items() if k != "hidden_states"}),
+            with_kwargs=True,
+        )
+        for block in view.blocks
+    ]
+    try:
+        with torch.no_grad():
+            answer_logits(view.model, ids)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found

@@ -1,0 +1,171 @@
+"""Fitting gates: many matrices of head gates at once, as rows of one batch, by Adam on the log-probability of targets.
+
+A `Fit` holds C gate matrices as logits m_CLH (gate = sigmoid(m)) with Adam's moments, and is all there is to save: the
+prompts that an update sees follow from the seed of a matrix and the number of the update. Every matrix has its own
+batches and its own gradient clipping, so that fitting several together is fitting each alone.
+
+Shape letters: C gate matrices, B prompts per matrix and update, R = C * B rows, P target positions, L layers, H heads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+from torch import Tensor
+
+from headscope.errors import InputError
+from headscope.models.model import Model
+from headscope.records.files import write_bytes
+from headscope.running.interventions import gated
+from headscope.running.targets import TargetBatch, log_probs, targets_of
+from headscope.tasks.task import Task
+
+# Beyond this, a logit is not pushed further by the regularisation.
+CLIP = 4.0
+GRADIENT_NORM = 1.0
+# Adam's own constants.
+BETAS, EPSILON = (0.9, 0.999), 1e-8
+# Tokens in one forward and backward pass; what does not fit goes in another.
+TOKENS = {"cpu": 1024, "cuda": 32768}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """How long and how fast to go: updates, and the learning rate at both ends of a straight line."""
+
+    updates: int
+    rate: tuple[float, float]
+
+    def rate_at(self, update: int) -> float:
+        first, last = self.rate
+        return first + (last - first) * update / max(1, self.updates - 1)
+
+
+@dataclass
+class Fit:
+    """Gate logits being fitted, the seed of each matrix, and Adam's moments."""
+
+    m_CLH: Tensor
+    seeds: list[int]
+    mean_CLH: Tensor = field(default_factory=lambda: torch.empty(0))
+    square_CLH: Tensor = field(default_factory=lambda: torch.empty(0))
+    update: int = 0
+    losses: list[list[float]] = field(default_factory=list)  # of each update, by matrix
+
+    def __post_init__(self) -> None:
+        if not len(self.mean_CLH):
+            self.mean_CLH, self.square_CLH = torch.zeros_like(self.m_CLH), torch.zeros_like(self.m_CLH)
+
+    @classmethod
+    def start(cls, model: Model, seeds: list[int]) -> Fit:
+        """Gates uniform in (0, 1), as far as the clip allows: beyond it nothing would ever press an idle head."""
+        gates = [np.random.default_rng([seed, 0]).uniform(size=(model.n_layers, model.n_heads)) for seed in seeds]
+        m_CLH = torch.tensor(np.stack(gates), dtype=torch.float32).logit().clamp(-CLIP + 0.01, CLIP - 0.01)
+        return cls(m_CLH, seeds)
+
+    def again(self, copies: int) -> Fit:
+        """A fresh fit from where this one ended, each matrix `copies` times, one set after the other."""
+        return Fit(self.m_CLH.repeat(copies, 1, 1), self.seeds * copies)
+
+    def step(self, gradient_CLH: Tensor, rate: float) -> None:
+        """One update of Adam, each matrix's gradient clipped on its own."""
+        norm_C = gradient_CLH.flatten(1).norm(dim=1)
+        gradient_CLH = gradient_CLH * (GRADIENT_NORM / norm_C.clamp(min=GRADIENT_NORM))[:, None, None]
+        self.update += 1
+        one, two = BETAS
+        self.mean_CLH = one * self.mean_CLH + (1 - one) * gradient_CLH
+        self.square_CLH = two * self.square_CLH + (1 - two) * gradient_CLH**2
+        mean_CLH = self.mean_CLH / (1 - one**self.update)
+        square_CLH = self.square_CLH / (1 - two**self.update)
+        self.m_CLH = self.m_CLH - rate * mean_CLH / (square_CLH.sqrt() + EPSILON)
+
+    @property
+    def share_open(self) -> float:
+        return float((self.m_CLH > 0).float().mean())
+
+    def save(self, path: Path, about: dict[str, Any]) -> None:
+        arrays = {"m": self.m_CLH, "mean": self.mean_CLH, "square": self.square_CLH}
+        rest = {"seeds": self.seeds, "update": self.update, "losses": self.losses, **about}
+        data = save({name: value.numpy() for name, value in arrays.items()}, metadata={"fit": json.dumps(rest)})
+        write_bytes(path, data)
+
+    @classmethod
+    def load(cls, path: Path) -> tuple[Fit, dict[str, Any]]:
+        try:
+            with safe_open(path, framework="numpy") as file:
+                rest = json.loads(file.metadata()["fit"])
+                m, mean, square = (torch.from_numpy(file.get_tensor(name)) for name in ("m", "mean", "square"))
+            return cls(m, rest.pop("seeds"), mean, square, rest.pop("update"), rest.pop("losses")), rest
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{path} is no checkpoint of a fit: {error}. Delete it to start anew.") from error
+
+
+def batch_rows(n: int, batch: int, seed: int, update: int) -> list[int]:
+    """Which prompts a matrix sees at an update: all prompts in a random order, then all in another, and so on. None
+    twice: where there are fewer prompts than a batch has, an update sees each once."""
+    rows: list[int] = []
+    batch = min(batch, n)
+    for place in range(update * batch, (update + 1) * batch):
+        order = np.random.default_rng([seed, 1, place // n]).permutation(n)
+        rows.append(int(order[place % n]))
+    return rows
+
+
+def target_loss(model: Model, task: Task, gate_CLH: Tensor, rows_CB: list[list[int]]) -> Iterator[tuple[slice, Tensor]]:
+    """Mean log P of target tokens under each matrix, over its prompts, with gradients: in parts of some matrices, each
+    with which they are."""
+    targets, B = targets_of(task), len(rows_CB[0])
+    lengths = [max(len(task.clean_ids[i]) + len(targets[i]) for i in rows) for rows in rows_CB]
+    tokens = TOKENS.get(model.device.type, TOKENS["cuda"])
+    size = max(1, tokens // (max(lengths) * B))
+    for first in range(0, len(rows_CB), size):
+        part = slice(first, min(first + size, len(rows_CB)))
+        rows = [i for row in rows_CB[part] for i in row]
+        batch = TargetBatch.of([task.clean_ids[i] for i in rows], [targets[i] for i in rows], model.device)
+        mask_RLH = gate_CLH[part].repeat_interleave(B, dim=0).to(model.device)
+        with gated(model, mask_RLH):
+            log_P = log_probs(model, batch)
+        # Each prompt counts the same, however long its target.
+        weight_P = 1.0 / batch.length_B[batch.row_P]
+        total_C = log_P.new_zeros(part.stop - part.start).index_add(0, batch.row_P // B, log_P * weight_P)
+        yield part, total_C / B
+
+
+def press(m_CLH: Tensor, lam_C: Tensor) -> Tensor:
+    """Gradient of -lam * mean(clip(m)): pushes gates open where lam is positive, shut where it is negative."""
+    inside = (m_CLH.abs() < CLIP).float()
+    return -lam_C[:, None, None] * inside / m_CLH[0].numel()
+
+
+@contextmanager
+def frozen(model: Model) -> Iterator[None]:
+    """No weight asks for gradients inside the block, which saves keeping what theirs would need."""
+    asked = [parameter for parameter in model.hf.parameters() if parameter.requires_grad]
+    for parameter in asked:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in asked:
+            parameter.requires_grad_(True)
+
+
+def gate_gradient(model: Model, task: Task, m_CLH: Tensor, rows_CB: list[list[int]]) -> tuple[Tensor, Tensor]:
+    """Gradient of -mean log P(target) at the gate logits, (C, L, H), and mean log P of each matrix, (C,)."""
+    gradient_CLH, value_C = torch.empty_like(m_CLH), torch.empty(len(m_CLH))
+    with torch.enable_grad():
+        leaf_CLH = m_CLH.clone().requires_grad_()
+        gate_CLH = leaf_CLH.sigmoid()
+        for part, log_C in target_loss(model, task, gate_CLH, rows_CB):
+            (found,) = torch.autograd.grad(-log_C.sum(), leaf_CLH, retain_graph=part.stop < len(m_CLH))
+            gradient_CLH[part], value_C[part] = found[part], log_C.detach().cpu()
+    return gradient_CLH, value_C

@@ -1,0 +1,66 @@
+"""The gradient of the metric at every head's output, for all heads in one backward pass.
+
+Shape letters: B prompts, T positions, H heads, K head width, D stream width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from headscope.models.attention import Call, armed
+from headscope.models.model import Model
+from headscope.running.interventions import record
+from headscope.running.measure import AnswerTokens, answer_logits
+from headscope.running.session import narrow_head
+
+
+def z_of(model: Model, ids: list[list[int]], tokens: AnswerTokens) -> list[Tensor]:
+    """Every head's output on some prompts; per layer (B, T, H, K)."""
+    with torch.no_grad(), record(model) as z, narrow_head(model, tokens)[0]:
+        answer_logits(model, ids)
+    return [z[layer] for layer in range(model.n_layers)]
+
+
+def z_and_gradient(
+    model: Model, ids: list[list[int]], tokens: AnswerTokens, *, embedding_BTD: Tensor | None = None
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Every head's output and the gradient of its prompt's metric there; per layer (B, T, H, K).
+
+    embedding_BTD: run with these token embeddings instead of the prompts' own.
+    """
+    z: list[Tensor] = [torch.empty(0)] * model.n_layers
+    nudges: list[Tensor] = [torch.empty(0)] * model.n_layers
+
+    def nudge(z_BTHK: Tensor, call: Call) -> Tensor:
+        # Adding nothing, but something that can be differentiated by: z itself need not require gradients.
+        z[call.layer] = z_BTHK.detach()
+        nudges[call.layer] = torch.zeros_like(z_BTHK, requires_grad=True)
+        return z_BTHK + nudges[call.layer]
+
+    narrow, narrow_tokens = narrow_head(model, tokens)
+    with torch.enable_grad(), armed(model.hf, nudge), narrow, embedded(model, embedding_BTD):
+        metric_B = narrow_tokens(answer_logits(model, ids))
+        gradients = torch.autograd.grad(metric_B.sum(), nudges)
+    return z, list(gradients)
+
+
+def embeddings(model: Model, ids: list[list[int]]) -> Tensor:
+    """Token embeddings of some prompts, (B, T, D)."""
+    with torch.no_grad():
+        return model.hf.get_input_embeddings()(model.batch(ids)["input_ids"])
+
+
+@contextmanager
+def embedded(model: Model, embedding_BTD: Tensor | None) -> Iterator[None]:
+    if embedding_BTD is None:
+        yield
+        return
+    hook = model.hf.get_input_embeddings().register_forward_hook(lambda *_: embedding_BTD)
+    try:
+        yield
+    finally:
+        hook.remove()

@@ -1,0 +1,213 @@
+"""Recording, gating, patching and masking heads: context managers over the attention function.
+
+All of them but `record` are one equation, applied to every head's output z before the output projection:
+
+    z' = m * z + (1 - m) * fill
+
+`gated` and `masked` have fill 0; `patched` takes it from another run (a `Recording`), or from means. The mask m may be
+(L, H), or one per batch row (B, L, H), or per row and position (B, T, L, H); it may carry gradients. Blocks nest: an
+inner block sees what the outer ones hand on, so `record` inside `gated` records gated values.
+
+Shape letters: B batch, T positions, S key positions, H heads, G key-value heads, K head width, L layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headscope.errors import InputError
+from headscope.models.attention import Call, armed
+from headscope.models.model import Model
+
+Steps = Literal["all", "prompt", "decode"]
+Mask = Tensor | np.ndarray | Sequence
+
+
+class Fill(Protocol):
+    """What replaces a head's output: for each layer a tensor (B, T, H, K), or (H, K) for the same everywhere."""
+
+    def __getitem__(self, layer: int, /) -> Tensor: ...
+
+
+class Recording:
+    """What `record` saw. `recording[layer]` is z, (B, T, H, K).
+
+    Decode steps of a generation with a cache are joined along T; a run that starts anew replaces the one before.
+    """
+
+    def __init__(self, n_layers: int):
+        self._z: list[list[Tensor]] = [[] for _ in range(n_layers)]
+        self._pattern: list[list[tuple[int, Tensor]]] = [[] for _ in range(n_layers)]
+        self._qkv: list[tuple[Tensor, Tensor, Tensor] | None] = [None] * n_layers
+
+    def __len__(self) -> int:
+        return len(self._z)
+
+    def __getitem__(self, layer: int) -> Tensor:
+        chunks = self._z[layer]
+        if not chunks:
+            raise InputError("Nothing was recorded: run the model inside the `with record(model)` block.")
+        return chunks[0] if len(chunks) == 1 else torch.cat(chunks, dim=1)
+
+    def pattern(self, layer: int) -> Tensor:
+        """Attention weights (B, H, T, S), with `record(model, patterns=True)`."""
+        chunks = self._pattern[layer]
+        if not chunks:
+            raise InputError("No attention patterns were recorded: use record(model, patterns=True).")
+        end = max(first + pattern.shape[-1] for first, pattern in chunks)
+        padded = [
+            torch.nn.functional.pad(pattern, (first, end - first - pattern.shape[-1])) for first, pattern in chunks
+        ]
+        return torch.cat(padded, dim=2)
+
+    def qkv(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        """q (B, T, H, K), k and v (B, S, G, K) of the last run, with `record(model, qkv=True)`."""
+        kept = self._qkv[layer]
+        if kept is None:
+            raise InputError("No q, k and v were recorded: use record(model, qkv=True).")
+        return kept
+
+    def note(self, z_BTHK: Tensor, call: Call, *, patterns: bool, qkv: bool) -> None:
+        if call.start == 0:
+            self._z[call.layer], self._pattern[call.layer] = [], []
+        self._z[call.layer].append(z_BTHK)
+        if patterns and call.pattern_BHTS is not None:
+            # A sliding cache holds only the last keys: they end where the queries end.
+            first = call.start + z_BTHK.shape[1] - call.pattern_BHTS.shape[-1]
+            self._pattern[call.layer].append((max(first, 0), call.pattern_BHTS))
+        if qkv and call.query_BHTK is not None and call.key_BGSK is not None and call.value_BGSK is not None:
+            heads_last = (call.query_BHTK, call.key_BGSK, call.value_BGSK)
+            q, k, v = (tensor.transpose(1, 2) for tensor in heads_last)
+            self._qkv[call.layer] = (q, k, v)
+
+
+@contextmanager
+def record(model: Model, *, patterns: bool = False, qkv: bool = False) -> Iterator[Recording]:
+    """Keep every head's output z, `recording[layer]`: (B, T, H, K); on request also attention patterns, q, k and v."""
+    recording = Recording(model.n_layers)
+
+    def tap(z_BTHK: Tensor, call: Call) -> Tensor:
+        recording.note(z_BTHK, call, patterns=patterns, qkv=qkv)
+        return z_BTHK
+
+    with armed(model.hf, tap, patterns=patterns or qkv):
+        yield recording
+
+
+@contextmanager
+def patched(model: Model, keep: Mask, *, fill: Fill | None = None, steps: Steps = "all") -> Iterator[None]:
+    """z' = keep * z + (1 - keep) * fill at every head; `fill` None means zero.
+
+    steps: "prompt" acts only on runs that start with an empty cache, "decode" only on those that go on from one.
+    """
+    mask = _as_mask(model, keep)
+    if steps not in ("all", "prompt", "decode"):
+        raise InputError(f"Unknown steps {steps!r}. Known: all, prompt, decode.")
+    # Layers left wholly open are passed by, which saves time and keeps their numbers exact.
+    open_layers = set()
+    if not mask.requires_grad:
+        is_open = (mask == 1).all(dim=-1)
+        open_layers = {layer for layer in range(model.n_layers) if bool(is_open[..., layer].all())}
+
+    def tap(z_BTHK: Tensor, call: Call) -> Tensor:
+        acts = steps == "all" or (steps == "prompt") == (call.start == 0)
+        if not acts or call.layer in open_layers:
+            return z_BTHK
+        m = _mask_at(mask, z_BTHK, call)
+        if fill is None:
+            return m * z_BTHK
+        return m * z_BTHK + (1 - m) * _fill_at(fill, z_BTHK, call)
+
+    with armed(model.hf, tap):
+        yield
+
+
+@contextmanager
+def gated(model: Model, mask: Mask, *, steps: Steps = "all") -> Iterator[None]:
+    """Multiply every head's output by its gate: 0 removes the head, 1 leaves it."""
+    with patched(model, mask, steps=steps):
+        yield
+
+
+@contextmanager
+def masked(
+    model: Model, heads: Sequence[tuple[int, int]], *, factor: float = 0.0, steps: Steps = "all"
+) -> Iterator[None]:
+    """Multiply the outputs of the named heads, (layer, head) pairs, by `factor`; leave all others."""
+    mask = torch.ones(model.n_layers, model.n_heads)
+    for layer, head in heads:
+        if not (0 <= layer < model.n_layers and 0 <= head < model.n_heads):
+            raise InputError(
+                f"There is no head L{layer}.H{head}: {model.name} has layers 0 to {model.n_layers - 1} "
+                f"and heads 0 to {model.n_heads - 1}."
+            )
+        mask[layer, head] = factor
+    with patched(model, mask, steps=steps):
+        yield
+
+
+@contextmanager
+def shifted(model: Model, shift: Fill) -> Iterator[None]:
+    """z' = z + shift at every head; `shift[layer]` is (H, K), or (B, H, K) for a shift per batch row."""
+
+    def tap(z_BTHK: Tensor, call: Call) -> Tensor:
+        value = shift[call.layer]
+        value = _rows(value[:, None], z_BTHK, "shift") if value.ndim == 3 else value
+        return z_BTHK + value.to(z_BTHK)
+
+    with armed(model.hf, tap):
+        yield
+
+
+def _as_mask(model: Model, mask: Mask) -> Tensor:
+    tensor = mask if isinstance(mask, Tensor) else torch.as_tensor(np.asarray(mask))
+    tensor = tensor if tensor.is_floating_point() else tensor.float()
+    if tensor.ndim not in (2, 3, 4) or tensor.shape[-2:] != (model.n_layers, model.n_heads):
+        raise InputError(
+            f"A mask for {model.name} is (layers, heads) = ({model.n_layers}, {model.n_heads}), with a leading batch "
+            f"(and position) dimension where wanted; found shape {tuple(tensor.shape)}."
+        )
+    return tensor
+
+
+def _mask_at(mask: Tensor, z_BTHK: Tensor, call: Call) -> Tensor:
+    """The mask of one layer, shaped to multiply z."""
+    m = mask[..., call.layer, :]
+    if m.ndim == 1:
+        m = m[None, None]
+    elif m.ndim == 2:
+        m = m[:, None]
+    else:
+        m = _positions(m, z_BTHK, call, "mask")
+    return _rows(m, z_BTHK, "mask").to(z_BTHK)[..., None]
+
+
+def _fill_at(fill: Fill, z_BTHK: Tensor, call: Call) -> Tensor:
+    value = fill[call.layer]
+    if value.ndim == 4:
+        value = _rows(_positions(value, z_BTHK, call, "fill"), z_BTHK, "fill")
+    return value.to(z_BTHK)
+
+
+def _positions(value: Tensor, z_BTHK: Tensor, call: Call, what: str) -> Tensor:
+    T = z_BTHK.shape[1]
+    if value.shape[1] == 1:
+        return value
+    if value.shape[1] < call.start + T:
+        raise InputError(
+            f"The {what} covers {value.shape[1]} positions, but the model runs at {call.start + T}: give it for all "
+            'positions, or act on the prompt only (steps="prompt").'
+        )
+    return value[:, call.start : call.start + T]
+
+
+def _rows(value: Tensor, z_BTHK: Tensor, what: str) -> Tensor:
+    if value.shape[0] not in (1, z_BTHK.shape[0]):
+        raise InputError(f"The {what} has {value.shape[0]} rows, but the batch has {z_BTHK.shape[0]}.")
+    return value

@@ -1,0 +1,336 @@
+"""Running a model many times from the middle, exactly.
+
+An intervention on heads leaves most of a run as it was. A `Session` runs a batch of prompts once, keeps the stream at
+every layer, and answers `metrics(keep)`: the metric of every prompt under each of many masks, paying only for what a
+mask can change:
+
+1. Layers below the first closed head are skipped; the run starts from the kept stream.
+2. In that first layer z is already known: the closed heads are filled in and only the output projection runs.
+3. Positions before the first difference between clean and corrupt never change: their keys and values are kept.
+4. In the last layer only the answer position goes on behind attention.
+5. Of the unembedding only the rows that the metric reads are multiplied.
+6. Many masks go through in one batch; when memory runs out, the batch is halved and tried again.
+
+The model stays the Hugging Face one. For the time of a pass the `forward` of some of its modules is replaced; other
+threads see the plain ones. Where the modules are is found by watching one run (`parts.find_parts`), and the whole thing
+is checked once per model against plain interventions. A model that fails the check runs the plain way, and
+`Engine.reason` says why.
+
+Shape letters: C masks, B prompts, R = C * B rows, T positions (behind the shared prefix), S keys, L layers, H heads,
+K head width, D stream width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import DynamicCache, DynamicLayer
+
+from headscope.models.attention import Call, armed
+from headscope.models.model import Model
+from headscope.running.interventions import Fill, patched, record
+from headscope.running.layer_modules import (
+    Parts,
+    find_parts,
+    first_output,
+    hidden_of,
+    narrowed,
+    pass_of,
+    probe_ids,
+    replaced,
+    with_hidden,
+    wrapped,
+)
+from headscope.running.measure import AnswerTokens, answer_logits
+
+# Tokens per pass at the start; halved whenever memory runs out.
+TOKENS = {"cpu": 2048, "cuda": 65536}
+
+
+class Engine:
+    """What is known of one model: its parts, whether the fast way holds on it, and how many tokens fit in a pass."""
+
+    def __init__(self, model: Model):
+        self.model = model
+        self.tokens = TOKENS.get(model.device.type, TOKENS["cuda"])
+        self.parts: list[Parts] = []
+        self.reason = ""
+        try:
+            self.parts = find_parts(model)
+            self.reason = _check(self)
+        except (RuntimeError, AttributeError, TypeError, ValueError, IndexError, KeyError) as error:
+            self.reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        if self.reason:
+            kind = model.hf.config.model_type
+            warnings.warn(f"{kind}: the fast engine does not hold ({self.reason}); running plainly.", stacklevel=3)
+
+    @property
+    def fast(self) -> bool:
+        return not self.reason
+
+
+def engine_of(model: Model) -> Engine:
+    """The engine of a model, made and checked when first asked for."""
+    if "engine" not in model.kept:
+        model.kept["engine"] = Engine(model)
+    return model.kept["engine"]
+
+
+class Session:
+    """A batch of prompts of one length, run once, ready to be run again under many masks.
+
+    other_ids: prompts whose heads' outputs fill the closed heads (corrupt fill); or `fill`: per layer (H, K) or
+    (B, T, H, K); neither means zero. start: positions before it are left as they are under every mask.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        ids: list[list[int]],
+        tokens: AnswerTokens,
+        *,
+        other_ids: list[list[int]] | None = None,
+        fill: Fill | None = None,
+        start: int = 0,
+        engine: Engine | None = None,
+    ):
+        self.model, self.ids, self.tokens = model, ids, tokens
+        self.engine = engine or engine_of(model)
+        self.other_metric_B: Tensor | None = None
+        self.start = min(start, len(ids[0]) - 1)
+        if other_ids is not None:
+            narrow, narrow_tokens = narrow_head(model, tokens)
+            with record(model) as z_other, narrow:
+                self.other_metric_B = narrow_tokens(answer_logits(model, other_ids))
+            fill = [z_other[layer] for layer in range(model.n_layers)]
+            if self.engine.fast:
+                shared = min(_shared(a, b) for a, b in zip(ids, other_ids, strict=True))
+                self.start = max(self.start, shared)
+        self.fill = fill
+        if self.engine.fast:
+            self._run_base()
+        else:
+            self.metric_B = tokens(answer_logits(model, ids))
+
+    def _run_base(self) -> None:
+        """One whole run: streams and z behind the prefix, keys and values of the prefix, the metric."""
+        model, start = self.model, self.start
+        self._stream: list[Tensor] = [torch.empty(0)] * model.n_layers
+        hooks = []
+        for layer, parts in enumerate(self.engine.parts):
+
+            def keep(_module: nn.Module, args: tuple, kwargs: dict, layer: int = layer) -> None:
+                self._stream[layer] = hidden_of(args, kwargs)[:, start:]
+
+            hooks.append(parts.layer.register_forward_pre_hook(keep, with_kwargs=True))
+        cache = DynamicCache() if start else None
+        narrow, tokens = narrow_head(model, self.tokens)
+        try:
+            with record(model) as z, narrow:
+                inputs = model.batch(self.ids)
+                out = model.hf(**inputs, past_key_values=cache, use_cache=cache is not None, logits_to_keep=1)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        self.metric_B = tokens(out.logits[:, -1])
+        self._z = [z[layer][:, start:] for layer in range(model.n_layers)]
+        self._prefix = []
+        if cache is not None:
+            pairs: list[tuple[Any, Any]] = [(vars(layer)["keys"], vars(layer)["values"]) for layer in cache.layers]
+            self._prefix = [(k[..., :start, :].clone(), v[..., :start, :].clone()) for k, v in pairs]
+
+    def metrics(self, keep: Tensor) -> Tensor:
+        """Metric of every prompt under every mask, (C, B). keep: (C, L, H), or (C, B, L, H) for masks per prompt."""
+        keep_CBLH = keep if keep.ndim == 4 else keep[:, None]
+        closed_CL = (keep_CBLH != 1).any(dim=3).any(dim=1)
+        first_C = torch.where(closed_CL.any(1), closed_CL.int().argmax(1), self.model.n_layers)
+        out_CB = self.metric_B.repeat(len(keep_CBLH), 1)
+        for first in first_C.unique().tolist():
+            if first == self.model.n_layers:
+                continue
+            which = (first_C == first).nonzero().flatten()
+            done = 0
+            while done < len(which):
+                length = len(self.ids[0]) - self.start
+                size = max(1, self.engine.tokens // (length * len(self.ids)))
+                part = which[done : done + size]
+                try:
+                    out_CB[part] = self._pass(keep_CBLH[part], first if self.engine.fast else None)
+                except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+                    if not _out_of_memory(error) or size == 1:
+                        raise
+                    self.engine.tokens //= 2
+                    continue
+                done += len(part)
+        return out_CB
+
+    def _pass(self, keep_CBLH: Tensor, first: int | None) -> Tensor:
+        C, B = len(keep_CBLH), len(self.ids)
+        if first is None:
+            fill = None
+            if self.fill is not None:
+                values = [self.fill[layer] for layer in range(self.model.n_layers)]
+                fill = [v.repeat(C, 1, 1, 1) if v.ndim == 4 and len(v) == B else v for v in values]
+            keep = keep_CBLH.expand(C, B, -1, -1).flatten(0, 1)
+            if self.start:
+                keep = keep[:, None].repeat(1, len(self.ids[0]), 1, 1)
+                keep[:, : self.start] = 1.0
+            with patched(self.model, keep, fill=fill):
+                logits_RV = answer_logits(self.model, self.ids * C)
+            return torch.stack([self.tokens(logits_BV) for logits_BV in logits_RV.split(B)])
+        narrow, tokens = narrow_head(self.model, self.tokens)
+        tap = self._tap(keep_CBLH)
+        with ExitStack() as stack:
+            stack.enter_context(pass_of(self))
+            stack.enter_context(narrow)
+            for replacement in self._replacements(keep_CBLH, first):
+                stack.enter_context(replaced(*replacement))
+            stack.enter_context(armed(self.model.hf, tap))
+            rows = [row[self.start :] for row in self.ids] * C
+            cache = _PrefixCache(self._prefix) if self.start else None
+            ids_RT = torch.tensor(rows, device=self.model.device)
+            out = self.model.hf(input_ids=ids_RT, past_key_values=cache, use_cache=cache is not None, logits_to_keep=1)
+        return torch.stack([tokens(logits_BV) for logits_BV in out.logits[:, -1].split(B)])
+
+    def _tap(self, keep_CBLH: Tensor) -> Callable[[Tensor, Call], Tensor]:
+        """z' = m * z + (1 - m) * fill for rows that are prompts under masks, without repeating the fill."""
+        closed = (keep_CBLH != 1).any(dim=3).any(dim=1).any(dim=0).tolist()
+
+        def tap(z_RTHK: Tensor, call: Call) -> Tensor:
+            if not closed[call.layer]:
+                return z_RTHK
+            z_CBTHK = z_RTHK.unflatten(0, (-1, len(self.ids)))
+            return self._filled(z_CBTHK, keep_CBLH, call.layer).flatten(0, 1)
+
+        return tap
+
+    def _filled(self, z_CBTHK: Tensor, keep_CBLH: Tensor, layer: int) -> Tensor:
+        m = keep_CBLH[:, :, None, layer, :, None].to(z_CBTHK)
+        if self.fill is None:
+            return m * z_CBTHK
+        fill = self.fill[layer].to(z_CBTHK)
+        if fill.ndim == 4 and fill.shape[1] > 1:
+            fill = fill[:, self.start :]
+        return m * z_CBTHK + (1 - m) * fill
+
+    def _replacements(self, keep_CBLH: Tensor, first: int) -> Iterator[tuple[nn.Module, Callable]]:
+        """(module, its forward for this pass)."""
+        C, last = len(keep_CBLH), self.model.n_layers - 1
+        parts = self.engine.parts
+        for layer in range(first):
+            yield parts[layer].layer, lambda *a, p=parts[layer], **k: wrapped(hidden_of(a, k), p.layer_outputs)
+
+        def from_stream(call_layer: Callable, args: tuple, kwargs: dict) -> Any:
+            stream_BTD = self._stream[first]
+            stream_RTD = stream_BTD.expand(C, *stream_BTD.shape).flatten(0, 1)
+            args, kwargs = with_hidden(args, kwargs, stream_RTD)
+            return call_layer(*args, **kwargs)
+
+        p = parts[first]
+        known_z = p.projection is not None
+        if known_z:
+            z_CBTHK = self._z[first].expand(C, *self._z[first].shape)
+            z_RTD = self._filled(z_CBTHK, keep_CBLH, first).flatten(0, 1).flatten(2)
+        trim = parts[last].norm is not None
+        if first < last or not trim:
+            original = p.layer.forward
+            yield p.layer, lambda *a, **k: from_stream(original, a, k)
+            if known_z:
+                yield p.attention, lambda *a, **k: wrapped(p.projection.forward(z_RTD), p.attention_outputs)  # pyright: ignore[reportOptionalMemberAccess, reportPossiblyUnboundVariable]
+        if not trim:
+            return
+
+        # The last layer: attention reads all positions, everything behind it only the answer's.
+        q = parts[last]
+        whole: list[Tensor] = []
+        layer_forward, attention_forward = q.layer.forward, q.attention.forward
+
+        def answer_only(*args: Any, **kwargs: Any) -> Any:
+            stream_RTD = hidden_of(args, kwargs)
+            whole[:] = [stream_RTD]
+            args, kwargs = with_hidden(args, kwargs, stream_RTD[:, -1:])
+            out = layer_forward(*args, **kwargs)
+            # Some models reshape to the shape of their input afterwards: give it, without copying.
+            return wrapped(first_output(out).expand(-1, stream_RTD.shape[1], -1), q.layer_outputs)
+
+        def attend_from_all(*args: Any, **kwargs: Any) -> Any:
+            if first == last and known_z:
+                return wrapped(q.projection.forward(z_RTD[:, -1:]), q.attention_outputs)  # pyright: ignore[reportOptionalMemberAccess, reportPossiblyUnboundVariable]
+            args, kwargs = with_hidden(args, kwargs, q.norm(whole[0]))  # pyright: ignore[reportOptionalCall]
+            return wrapped(first_output(attention_forward(*args, **kwargs))[:, -1:], q.attention_outputs)
+
+        if first == last:
+            yield q.layer, lambda *a, **k: from_stream(answer_only, a, k)
+        else:
+            yield q.layer, answer_only
+        yield q.attention, attend_from_all
+
+
+class _PrefixLayer(DynamicLayer):
+    """Keys and values of the shared prefix, put before those of all rows; nothing is kept of the rows."""
+
+    def __init__(self, keys: Tensor, values: Tensor):
+        super().__init__()
+        self.keys, self.values, self.is_initialized = keys, values, True
+        self.dtype, self.device = keys.dtype, keys.device
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        def join(kept_BGSK: Tensor, new_RGTK: Tensor) -> Tensor:
+            new = new_RGTK.unflatten(0, (-1, len(kept_BGSK)))
+            return torch.cat([kept_BGSK.expand(len(new), *kept_BGSK.shape), new], dim=-2).flatten(0, 1)
+
+        assert self.keys is not None
+        assert self.values is not None
+        return join(self.keys, key_states), join(self.values, value_states)
+
+
+class _PrefixCache(DynamicCache):
+    def __init__(self, prefix: Sequence[tuple[Tensor, Tensor]]):
+        super().__init__()
+        self.layers = [_PrefixLayer(keys, values) for keys, values in prefix]
+
+
+def narrow_head(model: Model, tokens: AnswerTokens) -> tuple[Any, AnswerTokens]:
+    """A block in which the unembedding gives only the logits that the metric reads, and the metric on those."""
+    head = model.hf.get_output_embeddings()
+    if tokens.metric != "logit-diff" or type(head) is not nn.Linear:
+        return ExitStack(), tokens
+    wanted, narrow = tokens.narrowed()
+    return narrowed(head, wanted), narrow
+
+
+@torch.no_grad()
+def _check(engine: Engine) -> str:
+    """Fast and plain on a short pair of prompts under random masks: an empty string, or what differs."""
+    model = engine.model
+    ids = probe_ids(model).repeat(2, 1)
+    ids[1] = ids[1].roll(1)
+    other = ids.clone()
+    other[:, -3] = ids[:, -4]
+    tokens = AnswerTokens.first_two(2, model.device)
+    draw = torch.Generator().manual_seed(0)
+    keep = (torch.rand(4, model.n_layers, model.n_heads, generator=draw) > 0.5).float()
+    keep[1, :-1] = keep[2, :1] = 1.0
+    arguments: dict[str, Any] = {"ids": ids.tolist(), "tokens": tokens, "other_ids": other.tolist()}
+    fast = Session(model, **arguments, engine=engine).metrics(keep)
+    engine.reason = "checking"
+    plain = Session(model, **arguments, engine=engine).metrics(keep)
+    engine.reason = ""
+    difference = (fast - plain).abs().max().item()
+    tolerance = 1e-3 if model.hf.dtype == torch.float32 else 0.1
+    return f"differs by {difference:.1e} from the plain way" if not difference < tolerance else ""
+
+
+def _shared(a: list[int], b: list[int]) -> int:
+    """Length of the common beginning, at most all but the last token."""
+    differ = (i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y)
+    return min(next(differ, len(a)), len(a) - 1)
+
+
+def _out_of_memory(error: Exception) -> bool:
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "not enough memory" in str(error)
