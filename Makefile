@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test lint bench docs clean
+.PHONY: setup demo test test-fast lint bench docs clean
 
 setup: $(VENV)/.ready
 
@@ -21,6 +21,10 @@ demo: setup
 
 test: lint
 	$(BIN)/python -m pytest
+
+# Leaves out the tests marked slow.
+test-fast: setup
+	$(BIN)/python -m pytest -m 'not slow'
 
 lint: setup
 	$(BIN)/ruff check .
