@@ -14,11 +14,12 @@ import pytest
 import torch
 from command import COMMAND_LINE, headscope, killed_when
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 import headscope as hs
 from headscope.models.sparse_gate import CONFIG_KEY, Gates, deciding
 from headscope.sparse import Settings, training
-from headscope.sparse.objective import Geco, cross_entropy, divergence
+from headscope.sparse.objective import Geco, cross_entropy, divergence, penalty
 from headscope.sparse.text import drawn, nucleus_edge, windows
 
 SMALL: dict[str, Any] = {
@@ -76,6 +77,14 @@ def test_tokens_are_drawn_from_the_nucleus_as_often_as_they_are_likely():
         found = drawn(rows, top_p, draw).flatten().bincount(minlength=5) / len(rows)
         torch.testing.assert_close(found, wanted, atol=0.015, rtol=0)
         assert (found[wanted == 0] == 0).all()
+
+
+def test_penalties_by_hand():
+    # Two layers of two heads on windows of 7 tokens, where a share of 1/4 is one edge per query.
+    expected = {0: torch.tensor([[0.25, 0.0], [0.25, 0.0]]), 1: torch.tensor([[1.0, 0.5], [1.0, 0.0]])}
+    assert penalty(expected, "mean", 7).item() == pytest.approx((0.25 + 0 + 1 + 0.25) / 4)
+    assert penalty(expected, "edges", 7).item() == pytest.approx((1 + 0 + 4 + 1) / 4)
+    assert penalty(expected, "sqrt", 7).item() == pytest.approx((2 * 1.01**0.5 + 0.1 + 4.01**0.5) / 4)
 
 
 def test_geco_reaches_a_constraint_and_holds_it():
@@ -143,6 +152,51 @@ def test_from_dense_to_a_sparse_model_that_loads(nano: hs.Model, tmp_path: Path,
     assert curve.explained[-1] == pytest.approx(1.0, abs=1e-4)
 
 
+@pytest.mark.parametrize("rank", [4, 0])
+def test_learned_offsets_are_kept_wherever_the_model_goes(nano: hs.Model, tmp_path: Path, capfd, rank: int):
+    options = {**SMALL, "lora_rank": rank, "lr": 2e-3 if rank else 2e-4, "offset_lr": 20.0, "penalty": "edges"}
+    history = hs.sparsify(nano, out=tmp_path / "sparse", **options)
+    assert history[-1]["edges_per_query"] == pytest.approx(history[-1]["connectivity"] * 6.5)
+    sparse = hs.load(tmp_path / "sparse")
+    ids = windows(nano, "self", count=SMALL["windows"] + 16, length=12, seed=0)[:16]
+    again = training.measured(sparse.hf, nano.hf, ids, 8)
+    assert again["kl"] == pytest.approx(history[-1]["kl"], abs=2e-3)
+    assert again["connectivity"] == pytest.approx(history[-1]["connectivity"], abs=3e-3)
+    gate = getattr(sparse.hf.config, CONFIG_KEY)
+    assert len(gate["offsets"]) == nano.n_layers
+    # They are weights: without them the model is another one, and has another name.
+    logits, name = sparse.hf(input_ids=ids).logits, sparse.fingerprint()
+    setattr(sparse.hf.config, CONFIG_KEY, {"bias": 0.0})
+    assert (sparse.hf(input_ids=ids).logits - logits).abs().max() > 1e-3
+    assert sparse.fingerprint() != name
+    # Plain transformers, and what plain transformers saves again.
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "sparse")
+    torch.testing.assert_close(plain(input_ids=ids).logits, logits)
+    plain.save_pretrained(tmp_path / "again")
+    nano.tokenizer.save_pretrained(tmp_path / "again")
+    assert hs.load(tmp_path / "again").fingerprint() == name
+    if rank:
+        assert hs.load(tmp_path / "sparse" / "adapter", base="nano").fingerprint() == name
+        said = headscope(capfd, "merge", tmp_path / "sparse" / "adapter", "nano", "--out", tmp_path / "merged")
+        assert said.code == 0, said.err
+        assert hs.load(tmp_path / "merged").fingerprint() == name
+
+
+def test_averaged_weights_are_the_mean_of_the_steps(nano: hs.Model, tmp_path: Path):
+    settings = Settings(**{**SMALL, "average": 3, "offset_lr": 1.0})
+    text = windows(nano, "self", count=80, length=12, seed=0)
+    trainer = training.Trainer(nano, settings, text, training.Checkpoint(tmp_path / "run", nano, settings))
+    seen = []
+    for trainer.step in range(4):
+        trainer.train_step()
+        seen.append({name: p.detach().clone() for name, p in trainer.named.items()})
+    with trainer.averaged():
+        for name, p in trainer.named.items():
+            three = (seen[0][name] + seen[1][name] + seen[2][name]) / 3
+            torch.testing.assert_close(p.detach(), three * 2 / 3 + seen[3][name] / 3)
+    assert all(torch.equal(p, seen[3][name]) for name, p in trainer.named.items())
+
+
 def test_the_constraint_can_be_cross_entropy_with_distillation_and_accumulation(nano: hs.Model, tmp_path: Path):
     options = {**SMALL, "constraint": "ce", "distill": 0.5, "accumulate": 2, "noise": 0.5, "checkpointing": True}
     history = hs.sparsify(nano, out=tmp_path / "sparse", **options)
@@ -164,7 +218,7 @@ def command(out: Path, **options: Any) -> list[str]:
 
 
 def test_killed_three_times_and_resumed_it_ends_with_the_same_numbers(nano: hs.Model, tmp_path: Path):
-    options = {"steps": 40, "every": 2}
+    options = {"steps": 40, "every": 2, "average": 5, "offset_lr": 2.0, "penalty": "sqrt"}
     hs.sparsify(nano, out=tmp_path / "whole", **{**SMALL, **options})
     out = tmp_path / "killed"
     reached = 0
@@ -194,6 +248,16 @@ def test_a_run_can_start_from_an_adapter(nano: hs.Model, tmp_path: Path):
     assert second[0]["kl"] == pytest.approx(first[-1]["kl"], abs=1e-3)
     assert second[0]["connectivity"] == pytest.approx(first[-1]["connectivity"], abs=3e-3)
     assert second[0]["connectivity"] < first[0]["connectivity"]
+    # From an adapter without offsets they start at nothing; from one that has them, with those.
+    third = hs.sparsify(nano, out=tmp_path / "offsets", **{**options, "offset_lr": 20.0})
+    assert third[0] == second[0]
+    kept = {**options, "start": str(tmp_path / "offsets" / "adapter")}
+    fourth = hs.sparsify(nano, out=tmp_path / "kept", **kept)
+    assert fourth[0]["connectivity"] == pytest.approx(third[-1]["connectivity"], abs=3e-3)
+    gates = [
+        json.loads((tmp_path / run / "adapter" / "headscope_gate.json").read_text()) for run in ("offsets", "kept")
+    ]
+    assert gates[0]["offsets"] == gates[1]["offsets"]
     with pytest.raises(hs.InputError, match="has rank 4, not 2"):
         hs.sparsify(nano, out=tmp_path / "third", **{**options, "lora_rank": 2})
     with pytest.raises(hs.InputError, match="is no adapter"):
@@ -366,6 +430,7 @@ def test_settings_refuse_what_makes_no_sense():
     wrongs: list[dict[str, Any]] = [
         {"batch": 10, "accumulate": 4}, {"length": 1}, {"noise": -1.0}, {"steps": 0}, {"rate": -0.1},
         {"positions": 1.5}, {"top_p": 0.0}, {"start": "adapter", "lora_rank": 0},
+        {"penalty": "cube"}, {"offset_lr": -1.0}, {"average": -1},
     ]  # fmt: skip
     for wrong in wrongs:
         with pytest.raises(hs.InputError):

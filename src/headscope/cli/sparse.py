@@ -52,6 +52,13 @@ def sparsify(
     start: Annotated[
         str, option("An adapter of the same model and rank to begin from: its folder, or a built-in sparse model.")
     ] = "",
+    offset_lr: Annotated[
+        float, option("Learning rate of the gates' learned offsets, as a multiple of --lr; 0 learns none.")
+    ] = 0.0,
+    penalty: Annotated[
+        str, option("What is pressed down: the `mean` share of open edges, `edges` per query, or the heads' `sqrt`.")
+    ] = "mean",
+    average: Annotated[int, option("Steps over which the weights are averaged for evaluation and at the end.")] = 0,
     constraint: Annotated[str, option("What holds: `kl` to the dense model, or cross-entropy (`ce`).")] = "kl",
     margin: Annotated[float, option("How far the constraint may exceed the dense model, in nats.")] = 0.05,
     margin_start: Annotated[

@@ -1,5 +1,6 @@
 """LoRA adapters that turn a dense model into its sparse variant: `adapter_config.json` and `adapter_model.safetensors`
-as peft writes them, and beside them `headscope_gate.json` with the gate and the SHA-256 of the base's weights."""
+as peft writes them, and beside them `headscope_gate.json` with the gate (its bias, and offsets where it has learned
+some) and the SHA-256 of the base's weights."""
 
 from __future__ import annotations
 
@@ -28,22 +29,24 @@ def base_of(folder: Path) -> str:
 
 
 def gate_of(folder: Path, base_sha256: str) -> dict[str, Any]:
-    """What an adapter says of its gate; it must belong to the weights with this SHA-256."""
+    """The gate of an adapter, as it stands in a config; it must belong to the weights with this SHA-256."""
     gate = _json(folder / GATE_FILE)
-    if base_sha256 != gate.get("base_sha256"):
+    belongs = gate.pop("base_sha256", None)
+    if base_sha256 != belongs:
         raise InputError(
             f"The adapter in {folder} belongs to other weights: its base {base_of(folder)} has SHA-256 "
-            f"{str(gate.get('base_sha256'))[:12]}..., this one {base_sha256[:12]}..."
+            f"{str(belongs)[:12]}..., this one {base_sha256[:12]}..."
         )
     return gate
 
 
-def start_from(student: Any, name: str, base: Model) -> None:
-    """Give a model with fresh adapters the weights of a finished adapter of the same base and rank."""
+def start_from(student: Any, name: str, base: Model) -> list[str] | None:
+    """Give a model with fresh adapters the weights of a finished adapter of the same base and rank; its gates' offsets,
+    where it has learned some."""
     folder = folder_of(name)
     if not is_adapter(folder):
         raise InputError(f"{name} is no adapter: expected a folder with adapter_config.json, as sparsify writes it.")
-    gate_of(folder, base.fingerprint())
+    gate = gate_of(folder, base.fingerprint())
     rank, wanted = _json(folder / "adapter_config.json").get("r"), student.peft_config["default"].r
     if rank != wanted:
         raise InputError(f"The adapter in {folder} has rank {rank}, not {wanted}: give --lora-rank {rank}.")
@@ -54,6 +57,7 @@ def start_from(student: Any, name: str, base: Model) -> None:
         set_peft_model_state_dict(student, weights)
     except Exception as error:
         raise InputError(f"The adapter in {folder} cannot be read: {str(error).splitlines()[0][:200]}") from error
+    return gate.get("offsets")
 
 
 def with_adapter(hf: PreTrainedModel, folder: Path) -> PreTrainedModel:
@@ -67,12 +71,12 @@ def with_adapter(hf: PreTrainedModel, folder: Path) -> PreTrainedModel:
             merged: Any = PeftModel.from_pretrained(hf, str(folder)).merge_and_unload()
     except Exception as error:
         raise InputError(f"The adapter in {folder} cannot be read: {str(error).splitlines()[0][:200]}") from error
-    setattr(merged.config, CONFIG_KEY, {"bias": gate["bias"]})
+    setattr(merged.config, CONFIG_KEY, gate)
     return merged
 
 
-def write_gate(folder: Path, *, bias: float, base_sha256: str) -> None:
-    (folder / GATE_FILE).write_text(json.dumps({"bias": bias, "base_sha256": base_sha256}, indent=2) + "\n")
+def write_gate(folder: Path, gate: dict[str, Any], base_sha256: str) -> None:
+    (folder / GATE_FILE).write_text(json.dumps({**gate, "base_sha256": base_sha256}, indent=2) + "\n")
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_f
 from transformers.masking_utils import sdpa_mask
 
 from headscope.errors import InputError
-from headscope.models.sparse_gate import Gates, TrainedAttention, deciding, gates_of
+from headscope.models.sparse_gate import Gates, TrainedAttention, deciding, gates_of, shift_of
 
 NAME = "headscope"
 
@@ -116,8 +116,8 @@ def attend(
     taps = [a for a in _ARMED.get() if site is not None and a.hf is site.hf]
     pattern_BHTS, sparse = None, gates_of(module)
     odd = kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None
-    if sparse and sparse[0].kind == "trained" and not odd:
-        z_BTHK = _trained(module, query_BHTK, key_BGSK, value_BGSK, attention_mask, kwargs.get("scaling"), *sparse)
+    if sparse and sparse.kind == "trained" and not odd:
+        z_BTHK = _trained(module, query_BHTK, key_BGSK, value_BGSK, attention_mask, kwargs.get("scaling"), sparse)
     # SDPA knows neither gates nor soft-capping nor sinks, and never shows its pattern.
     elif sparse or odd or any(a.patterns for a in taps):
         kwargs["sparse"] = sparse
@@ -144,7 +144,7 @@ def _spelled_out(
     scaling: float | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
-    sparse: tuple[Gates, float] | None = None,
+    sparse: Gates | None = None,
     **kwargs,
 ) -> tuple[Tensor, Tensor]:
     """Attention written out: scores, soft-cap, mask, softmax (with a sink where the model has one), gates where the
@@ -158,7 +158,10 @@ def _spelled_out(
     visible = _visible(scores_BHTS, attention_mask)
     if attention_mask is not None and attention_mask.dtype != torch.bool:
         scores_BHTS = scores_BHTS + attention_mask
-    open_BHTS = sparse[0].decide(scores_BHTS, visible, sparse[1], _layer_of(module)) if sparse else None
+    open_BHTS = None
+    if sparse:
+        layer = _layer_of(module)
+        open_BHTS = sparse.decide(scores_BHTS, visible, shift_of(module, layer, query_BHTK, scale), layer)
     scores_BHTS = scores_BHTS.masked_fill(~visible, torch.finfo(scores_BHTS.dtype).min)
     if s_aux is not None:
         sink_BHT1 = s_aux.reshape(1, -1, 1, 1).expand(*scores_BHTS.shape[:3], 1)
@@ -183,7 +186,6 @@ def _trained(
     attention_mask: Tensor | None,
     scaling: float | None,
     gates: Gates,
-    bias: float,
 ) -> Tensor:
     """Attention while its gates are trained; z (B, T, H, K)."""
     groups, layer = query_BHTK.shape[1] // key_BGSK.shape[1], _layer_of(module)
@@ -191,7 +193,7 @@ def _trained(
     scale = query_BHTK.shape[-1] ** -0.5 if scaling is None else scaling
     visible = _visible(query_BHTK.new_empty(1, 1, query_BHTK.shape[2], key_BGSK.shape[2]), attention_mask)
     z_BHTK, gates.expected[layer], gates.opened[layer] = TrainedAttention.apply(  # pyright: ignore[reportGeneralTypeIssues]
-        query_BHTK, key_BHSK, value_BHSK, visible, scale, bias, gates, layer
+        query_BHTK, key_BHSK, value_BHSK, shift_of(module, layer, query_BHTK, scale), visible, scale, gates, layer
     )
     return z_BHTK.transpose(1, 2).contiguous()
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headscope.models.attention import Reach
+from headscope.models.sparse_gate import CONFIG_KEY
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,4 +66,7 @@ def fingerprint(hf: PreTrainedModel) -> str:
     for name, tensor in sorted(hf.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    # Learned offsets of gates are weights too, though the config keeps them.
+    for text in (getattr(hf.config, CONFIG_KEY, None) or {}).get("offsets", ()):
+        digest.update(text.encode())
     return digest.hexdigest()

@@ -5,28 +5,38 @@ For a head, query i and key j <= i, with s the attention logit and b a constant 
     g_ij = s_ij + b        open_ij = 1[g_ij > 0]        z_i = sum_j open_ij * softmax_j(s_i) * v_j
 
 The softmax runs over all causal keys and nothing is normalised again, so a head may write exactly nothing, and
-pretrained weights drop in unchanged. In training the decision is made with logistic noise of a chosen scale (1 makes
+pretrained weights drop in unchanged. Learned offsets add b_h + scale * q_i . c_h to g_ij, with q the query as attention
+sees it: a shift of a whole row, which no softmax sees. (A key bias, which GPT-2 has and a model with rotary positions
+has not, is such a c_h.)
+
+In training the decision is made with logistic noise of a chosen scale (1 makes
 it Bernoulli(sigmoid(g)), the paper's; 0 is the hard decision), and its gradient is that of sigmoid((g + noise) /
 temperature), straight through. `expected` is the mean over causal edges of sigmoid(g / temperature), which the
 training presses down; `opened` the fraction of edges that were open.
 
-A model is gated when its config says so (`CONFIG_KEY`). A `deciding(...)` block changes how gates are decided in it.
+A model is gated when its config says so (`CONFIG_KEY`: the bias, and the offsets of every layer in base64, so that
+whatever keeps the config keeps the gates). A `deciding(...)` block changes how gates are decided in it.
 
-Shape letters: B batch, T query positions, S key positions, H heads, K head width, L layers.
+Shape letters: B batch, T query positions, S key positions, H heads, K head width, L layers; O = K + 1: c_h and b_h.
 """
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 CONFIG_KEY = "headscope_gate"
+# The offsets of an attention module while they are trained, as a parameter of it.
+OFFSETS = "headscope_offsets_HO"
 
 
 @dataclass(eq=False)
@@ -46,9 +56,9 @@ class Gates:
     expected: dict[int, Tensor] = field(default_factory=dict)
     opened: dict[int, Tensor] = field(default_factory=dict)
 
-    def decide(self, scores_BHTS: Tensor, visible: Tensor, bias: float, layer: int) -> Tensor:
-        """Which edges are open, for "hard" and "random"."""
-        open_BHTS = scores_BHTS + bias > 0
+    def decide(self, scores_BHTS: Tensor, visible: Tensor, shift: Tensor | float, layer: int) -> Tensor:
+        """Which edges are open, for "hard" and "random"; the shift is that of `shift_of`."""
+        open_BHTS = scores_BHTS + shift > 0
         if self.rates_LH is not None:
             draw = generator(self.seed, layer, scores_BHTS.device)
             rate_H11 = self.rates_LH[layer].to(scores_BHTS)[:, None, None]
@@ -71,18 +81,41 @@ def deciding(gates: Gates) -> Iterator[Gates]:
         _GATES.reset(token)
 
 
-def gates_of(module: nn.Module) -> tuple[Gates, float] | None:
-    """How the gates of an attention module are to be decided now, and its bias; None where the model is dense."""
+def gates_of(module: nn.Module) -> Gates | None:
+    """How the gates of an attention module are to be decided now; None where the model is dense."""
     config: Any = getattr(module, "config", None)
-    gate = getattr(config, CONFIG_KEY, None)
-    if gate is None:
+    if getattr(config, CONFIG_KEY, None) is None:
         return None
     gates = _GATES.get()
     if gates is None:
         # A user's own training loop: the paper's gate, with noise that torch's seed decides.
         trained = module.training and torch.is_grad_enabled()
         gates = Gates("trained", seed=int(torch.randint(2**31, ()).item())) if trained else Gates()
-    return None if gates.kind == "open" else (gates, float(gate["bias"]))
+    return None if gates.kind == "open" else gates
+
+
+def shift_of(module: nn.Module, layer: int, query_BHTK: Tensor, scale: float) -> Tensor | float:
+    """What the gates of a module add to its logits: the bias, or with offsets a number for every row, (B, H, T, 1)."""
+    config: Any = module.config
+    gate = getattr(config, CONFIG_KEY)
+    offsets_HO = module._parameters.get(OFFSETS)
+    if offsets_HO is None and "offsets" in gate:
+        offsets_HO = unpacked(gate["offsets"][layer], query_BHTK.shape[1], query_BHTK.device)
+    if offsets_HO is None:
+        return float(gate["bias"])
+    along_BHT1 = query_BHTK.float() @ offsets_HO[:, :-1, None]
+    return along_BHT1 * scale + (offsets_HO[:, -1, None, None] + float(gate["bias"]))
+
+
+def packed(offsets_HO: Tensor) -> str:
+    """A layer's offsets as text, in half precision."""
+    return base64.b64encode(offsets_HO.detach().cpu().numpy().astype("<f2").tobytes()).decode()
+
+
+@lru_cache(maxsize=1024)
+def unpacked(text: str, n_heads: int, device: torch.device) -> Tensor:
+    halves = np.frombuffer(base64.b64decode(text), "<f2").astype(np.float32)
+    return torch.from_numpy(halves).reshape(n_heads, -1).to(device)
 
 
 def generator(seed: int, layer: int, device: torch.device) -> torch.Generator:
@@ -103,21 +136,23 @@ class TrainedAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, query_BHTK, key_BHSK, value_BHSK, visible, scale, bias, gates, layer):
-        ctx.save_for_backward(query_BHTK, key_BHSK, value_BHSK, visible)
-        ctx.rest = scale, bias, gates.noise, gates.temperature, gates.seed, layer
-        pattern, chance, open_, _ = TrainedAttention._decide(query_BHTK, key_BHSK, visible, *ctx.rest)
+    def forward(ctx, query_BHTK, key_BHSK, value_BHSK, shift, visible, scale, gates, layer):
+        # The shift is a number, or (B, H, T, 1) and then has a gradient of its own: the row sums of the gates'.
+        rows = shift if isinstance(shift, Tensor) else None
+        ctx.save_for_backward(query_BHTK, key_BHSK, value_BHSK, visible, rows)
+        ctx.rest = scale, shift if rows is None else None, gates.noise, gates.temperature, gates.seed, layer
+        pattern, chance, open_, _ = TrainedAttention._decide(query_BHTK, key_BHSK, visible, rows, *ctx.rest)
         z_BHTK = (pattern * open_).to(value_BHSK.dtype) @ value_BHSK
         opened_BH = fraction(open_, visible)
         ctx.mark_non_differentiable(opened_BH)
         return z_BHTK, fraction(chance, visible), opened_BH
 
     @staticmethod
-    def _decide(query_BHTK, key_BHSK, visible, scale, bias, noise, temperature, seed, layer):
+    def _decide(query_BHTK, key_BHSK, visible, shift_BHT1, scale, bias, noise, temperature, seed, layer):
         scores = (query_BHTK @ key_BHSK.transpose(-2, -1)).float().mul_(scale)
         scores = scores.masked_fill_(~visible, torch.finfo(scores.dtype).min)
         pattern = scores.softmax(-1)
-        logits = scores.add_(bias)
+        logits = scores.add_(bias if shift_BHT1 is None else shift_BHT1)
         chance = (logits / temperature).sigmoid_()
         if noise == 0:
             return pattern, chance, logits > 0, chance
@@ -128,16 +163,18 @@ class TrainedAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *gradients):
         grad_z, grad_expected, _ = gradients
-        query_BHTK, key_BHSK, value_BHSK, visible = ctx.saved_tensors
+        query_BHTK, key_BHSK, value_BHSK, visible, shift_BHT1 = ctx.saved_tensors
         scale, _, _, temperature, _, _ = ctx.rest
-        pattern, chance, open_, soft = TrainedAttention._decide(query_BHTK, key_BHSK, visible, *ctx.rest)
+        pattern, chance, open_, soft = TrainedAttention._decide(query_BHTK, key_BHSK, visible, shift_BHT1, *ctx.rest)
         grad_value = (pattern * open_).to(grad_z.dtype).transpose(-2, -1) @ grad_z
         grad_weight = (grad_z @ value_BHSK.transpose(-2, -1)).float().mul_(pattern)
         # Through the gate, straight: d weight / d soft = pattern. Through the softmax, where the gate is open.
         grad_scores = grad_weight * soft * (1 - soft) / temperature
-        through = grad_weight.mul_(open_)
-        grad_scores += through - pattern * through.sum(-1, keepdim=True)
         count = visible.expand(pattern.shape).sum((-2, -1)).clamp(min=1)
         grad_scores += (grad_expected / count / temperature)[..., None, None] * chance * (1 - chance)
+        grad_shift = None if shift_BHT1 is None else grad_scores.sum(-1, keepdim=True)
+        through = grad_weight.mul_(open_)
+        grad_scores += through - pattern * through.sum(-1, keepdim=True)
         grad_scores = grad_scores.mul_(scale).to(query_BHTK.dtype)
-        return grad_scores @ key_BHSK, grad_scores.transpose(-2, -1) @ query_BHTK, grad_value, *[None] * 5
+        grad_query, grad_key = grad_scores @ key_BHSK, grad_scores.transpose(-2, -1) @ query_BHTK
+        return grad_query, grad_key, grad_value, grad_shift, *[None] * 4

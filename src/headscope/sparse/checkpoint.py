@@ -1,6 +1,7 @@
 """What a sparsifying run leaves behind: its checkpoint, its history, and at the end the sparse model.
 
-    OUT/checkpoint.safetensors   trained weights, the optimiser's moments; settings, step, GECO and history as metadata
+    OUT/checkpoint.safetensors   trained weights, their averages, the optimiser's moments; settings, step, GECO and
+                                 history as metadata
     OUT/history.csv              a row per evaluation
     OUT/adapter/                 with LoRA: the adapter alone, in float16
     OUT/config.json, ...         the sparse model, a Hugging Face folder
@@ -34,9 +35,11 @@ from headscope.models import Model
 from headscope.models.adapters import with_adapter, write_gate
 from headscope.models.attention import NAME
 from headscope.models.model import fingerprint
+from headscope.models.sparse_gate import CONFIG_KEY, OFFSETS
 from headscope.models.weights import quiet
 from headscope.records.files import whole_file, write_bytes
 from headscope.sparse.objective import Geco
+from headscope.sparse.offsets import gate_entry
 from headscope.sparse.settings import Settings
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -81,20 +84,27 @@ class Checkpoint:
             raise InputError(f"{self.folder} was started from another model's weights. Give another --out.")
         self.step, self.history = self._state["step"], self._state["history"]
 
-    def restore(self, named: Mapping[str, Tensor], optimizer: Any, geco: Geco) -> tuple[int, Geco]:
-        """Put weights and moments back; the step and the GECO state to go on from."""
+    def restore(
+        self, named: Mapping[str, Tensor], means: Mapping[str, Tensor], optimizer: Any, geco: Geco
+    ) -> tuple[int, Geco]:
+        """Put weights, averages and moments back; the step and the GECO state to go on from."""
         with safe_open(self.path, "pt") as file, torch.no_grad():
             for name, parameter in named.items():
                 parameter.copy_(file.get_tensor(f"weight.{name}"))
                 optimizer.state[parameter] = {m: file.get_tensor(f"{m}.{name}").to(parameter.device) for m in MOMENTS}
                 optimizer.state[parameter]["step"] = torch.tensor(float(self.step))
+            for name, mean in means.items():
+                mean.copy_(file.get_tensor(f"mean.{name}"))
         # A strength that nothing moves is the one asked for now.
         strength = self._state["strength"] if geco.rate else geco.strength
         return self.step, replace(geco, strength=strength, average=self._state["average"])
 
-    def save(self, step: int, named: Mapping[str, Tensor], optimizer: Any, geco: Geco) -> None:
+    def save(
+        self, step: int, named: Mapping[str, Tensor], means: Mapping[str, Tensor], optimizer: Any, geco: Geco
+    ) -> None:
         state = getattr(optimizer, "optimizer", optimizer).state
         tensors = {f"weight.{name}": p.detach() for name, p in named.items()}
+        tensors |= {f"mean.{name}": mean for name, mean in means.items()}
         for name, p in named.items():
             tensors |= {f"{m}.{name}": state[p][m] if p in state else torch.zeros_like(p) for m in MOMENTS}
         about = {
@@ -116,8 +126,10 @@ class Checkpoint:
 def save_sparse(student: Any, model: Model, checkpoint: Checkpoint) -> None:
     """Write the sparse model, and with LoRA its adapter, into the run's folder."""
     folder, settings = checkpoint.folder, checkpoint.settings
+    gate = gate_entry(student, settings.bias)
     try:
         if not settings.lora_rank:
+            setattr(student.config, CONFIG_KEY, gate)
             write_model(student, model.tokenizer, folder)
             return
         adapter = folder / "adapter"
@@ -128,9 +140,9 @@ def save_sparse(student: Any, model: Model, checkpoint: Checkpoint) -> None:
             halves = {n: p.detach().half() for n, p in student.named_parameters() if p.requires_grad}
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                student.save_pretrained(str(scratch), state_dict=halves, save_embedding_layers=False)
+                student.save_pretrained(str(scratch), state_dict=_without_offsets(halves), save_embedding_layers=False)
             (scratch / "README.md").unlink(missing_ok=True)
-            write_gate(scratch, bias=settings.bias, base_sha256=checkpoint.base_sha256)
+            write_gate(scratch, gate, checkpoint.base_sha256)
             for file in scratch.iterdir():
                 file.chmod(0o644)
             os.rename(scratch, adapter)
@@ -142,10 +154,15 @@ def save_sparse(student: Any, model: Model, checkpoint: Checkpoint) -> None:
         ) from error
 
 
+def _without_offsets(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The config keeps the gates' offsets: a plain model class has no place for them."""
+    return {name: tensor for name, tensor in state.items() if not name.endswith(OFFSETS)}
+
+
 def write_model(hf: Any, tokenizer: Any, folder: Path) -> None:
     """A sparse model as a Hugging Face folder: made whole beside its place, then moved there, config.json last."""
     with _scratch(folder) as scratch, quiet():
-        hf.save_pretrained(scratch)
+        hf.save_pretrained(scratch, state_dict=_without_offsets(hf.state_dict()))
         tokenizer.save_pretrained(scratch)
         # transformers takes the attention implementation from the config file, but does not write it there.
         config = json.loads((scratch / "config.json").read_text())

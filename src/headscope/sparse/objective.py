@@ -15,10 +15,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+Number = TypeVar("Number", float, Tensor)
 
 # Between these the strength moves; at the floor the penalty has no weight left.
 FLOOR, CEILING = 1e-4, 1e6
@@ -85,6 +88,31 @@ class _Divergence(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *gradients):
         return None, ctx.saved_tensors[0] * gradients[0]
+
+
+# Under the root: where a head is closed for good, its gates are pressed ten times as hard as at one edge per query.
+NEAR_ZERO = 0.01
+
+
+def penalty(expected: Mapping[int, Tensor], kind: str, length: int) -> Tensor:
+    """What is pressed down, from the expected open fractions of each layer, (B, H), on windows of this length.
+
+    "mean": the share of open edges. "edges": open edges per query and head, which says the same for any length.
+    "sqrt": the mean over heads of the root of those, which presses the harder the less a head has open: it closes
+    whole heads where the others thin all of them.
+    """
+    share = mean_fraction(expected)
+    if kind == "mean":
+        return share
+    if kind == "edges":
+        return edges_per_query(share, length)
+    heads = torch.cat([edges_per_query(fraction_BH.float().mean(0), length) for fraction_BH in expected.values()])
+    return (heads + NEAR_ZERO).sqrt().mean()
+
+
+def edges_per_query(share: Number, length: int) -> Number:
+    """Open edges per query and head: a share of causal edges says little without the length."""
+    return share * ((length + 1) / 2)
 
 
 def mean_fraction(fractions: Mapping[int, Tensor]) -> Tensor:

@@ -8,6 +8,7 @@ from headscope.errors import InputError
 
 CONSTRAINTS = ("kl", "ce")
 VOCABULARIES = ("all", "seen")
+PENALTIES = ("mean", "edges", "sqrt")
 
 # What a later sitting may change: how long, how hard and how closely to look, not what is trained on what.
 TUNABLE = ("steps", "positions", "vocabulary", "lr", "lr_end", "margin", "margin_start", "strength", "every")
@@ -32,6 +33,12 @@ class Settings:
     clip: float = 1.0
     lora_rank: int = 16
     start: str = ""
+    # Learning rate of the gates' learned offsets, as a multiple of the other weights'; 0 learns none.
+    offset_lr: float = 0.0
+    # What is pressed down: the `mean` share of open edges, `edges` per query, or the heads' `sqrt` of those.
+    penalty: str = "mean"
+    # Steps over which the weights are averaged, for evaluation and for the model kept; 0 takes them as they are.
+    average: int = 0
     constraint: str = "kl"
     margin: float = 0.05
     margin_start: float = 0.2
@@ -53,6 +60,8 @@ class Settings:
             raise InputError(f"Unknown constraint {self.constraint!r}. Known: {', '.join(CONSTRAINTS)}.")
         if self.vocabulary not in VOCABULARIES:
             raise InputError(f"Unknown vocabulary {self.vocabulary!r}. Known: {', '.join(VOCABULARIES)}.")
+        if self.penalty not in PENALTIES:
+            raise InputError(f"Unknown penalty {self.penalty!r}. Known: {', '.join(PENALTIES)}.")
         if self.vocabulary == "seen" and (self.constraint != "kl" or not self.lora_rank):
             raise InputError("--vocabulary seen needs --constraint kl and LoRA, which leaves the unembedding as it is.")
         positive = (
@@ -62,7 +71,7 @@ class Settings:
         for name in positive:
             if not getattr(self, name) > 0:
                 raise InputError(f"--{name.replace('_', '-')} must be above 0, found {getattr(self, name)}.")
-        for name in ("warmup", "lora_rank", "distill", "rate", "noise", "noise_end", "seed"):
+        for name in ("warmup", "lora_rank", "distill", "rate", "noise", "noise_end", "seed", "offset_lr", "average"):
             if getattr(self, name) < 0:
                 raise InputError(f"--{name.replace('_', '-')} cannot be negative, found {getattr(self, name)}.")
         for name in ("top_p", "positions"):

@@ -18,7 +18,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,12 @@ from torch import Tensor, nn
 from headscope.errors import InputError, SetupError
 from headscope.models import Model
 from headscope.models.adapters import start_from
-from headscope.models.sparse_gate import CONFIG_KEY, Gates, deciding
+from headscope.models.sparse_gate import CONFIG_KEY, OFFSETS, Gates, deciding
 from headscope.progress import bar
 from headscope.running.layer_modules import narrowed
 from headscope.sparse.checkpoint import Checkpoint, save_sparse
-from headscope.sparse.objective import FLOOR, Geco, cross_entropy, divergence, mean_fraction
+from headscope.sparse.objective import FLOOR, Geco, cross_entropy, divergence, edges_per_query, mean_fraction, penalty
+from headscope.sparse.offsets import add_offsets
 from headscope.sparse.settings import Settings
 from headscope.sparse.text import windows
 
@@ -58,7 +59,8 @@ def sparsify(model: Model, *, out: str | Path, settings: Settings | None = None,
     trainer = Trainer(model, settings, text_NT, checkpoint)
     trainer.run()
     if trainer.accelerator.is_main_process:
-        save_sparse(trainer.student, model, checkpoint)
+        with trainer.averaged():
+            save_sparse(trainer.student, model, checkpoint)
     trainer.accelerator.wait_for_everyone()
     return checkpoint.history
 
@@ -98,11 +100,16 @@ class Trainer:
         self.seen_V = text_NT.unique() if settings.vocabulary == "seen" else None
         self.student = student_of(model, settings)
         named = {name: p for name, p in self.student.named_parameters() if p.requires_grad}
-        optimizer = torch.optim.AdamW(named.values(), lr=settings.lr, betas=(0.9, 0.98), weight_decay=0.0)
+        offsets = [p for name, p in named.items() if name.endswith(OFFSETS)]
+        others = [p for name, p in named.items() if not name.endswith(OFFSETS)]
+        groups: list[dict[str, Any]] = [{"params": others, "times": 1.0}]
+        groups += [{"params": offsets, "times": settings.offset_lr}] if offsets else []
+        optimizer = torch.optim.AdamW(groups, lr=settings.lr, betas=(0.9, 0.98), weight_decay=0.0)
         self.geco = Geco(settings.strength, settings.rate)
         self.step, self.dense_ce = 0, None
+        self.means = {name: p.detach().clone() for name, p in named.items()} if settings.average else {}
         if checkpoint.exists():
-            self.step, self.geco = checkpoint.restore(named, optimizer, self.geco)
+            self.step, self.geco = checkpoint.restore(named, self.means, optimizer, self.geco)
         self.named = named
         self.wrapped, self.optimizer = self.accelerator.prepare(self.student, optimizer)
 
@@ -138,7 +145,7 @@ class Trainer:
         """One step of the optimiser and of GECO; the loss."""
         settings, accelerator = self.settings, self.accelerator
         for group in self.optimizer.param_groups:
-            group["lr"] = settings.lr_at(self.step)
+            group["lr"] = settings.lr_at(self.step) * group["times"]
         self.optimizer.zero_grad()
         parts = list(self._batch())
         total = torch.zeros(2, device=accelerator.device)
@@ -153,6 +160,7 @@ class Trainer:
         if math.isfinite(loss):
             accelerator.clip_grad_norm_(self.named.values(), settings.clip)
             self.optimizer.step()
+            self._average()
             self.geco = self.geco.after(constraint, target=self.target, margin=settings.margin_at(self.step))
         return loss
 
@@ -170,10 +178,29 @@ class Trainer:
         if settings.constraint == "ce":
             ce = cross_entropy(logits_BPV, ids_BT, places_P)
         constraint: Any = kl if settings.constraint == "kl" else ce
-        loss = constraint + self.geco.strength * mean_fraction(gates.expected)
+        loss = constraint + self.geco.strength * penalty(gates.expected, settings.penalty, ids_BT.shape[1])
         if settings.distill and kl is not None:
             loss = loss + settings.distill * kl
         return loss, constraint
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        """Move the means towards the weights: the mean of all steps at first, then of about the last ones."""
+        share = 1 / min(self.step + 1, self.settings.average) if self.means else 0.0
+        for name, mean in self.means.items():
+            mean.lerp_(self.named[name], share)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Inside the block the model has the averaged weights, if any are kept."""
+        kept = {name: self.named[name].data for name in self.means}
+        for name, mean in self.means.items():
+            self.named[name].data = mean
+        try:
+            yield
+        finally:
+            for name, weight in kept.items():
+                self.named[name].data = weight
 
     def _places(self, ids_BT: Tensor) -> Tensor:
         """The positions at which this step looks at the logits. Every position reads all earlier ones, so a part of
@@ -221,7 +248,8 @@ class Trainer:
         return self.dense_ce + margin
 
     def evaluate(self) -> dict[str, float]:
-        row = measured(self.student, self.dense, self.held_NT, self.settings.batch)
+        with self.averaged():
+            row = measured(self.student, self.dense, self.held_NT, self.settings.batch)
         # The training's own moving average: where it is far below the held-out one, the text is learned by heart.
         train = row[self.settings.constraint] if self.geco.average is None else self.geco.average
         return {"step": self.step, **row, "train": train, "target": self.target, "strength": self.geco.strength}
@@ -229,7 +257,7 @@ class Trainer:
     def _note(self, row: dict[str, float]) -> None:
         self.checkpoint.history.append(row)
         if self.accelerator.is_main_process:
-            self.checkpoint.save(self.step, self.named, self.optimizer, self.geco)
+            self.checkpoint.save(self.step, self.named, self.means, self.optimizer, self.geco)
         self.accelerator.wait_for_everyone()
 
 
@@ -246,14 +274,17 @@ def student_of(model: Model, settings: Settings) -> Any:
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
     if not settings.lora_rank:
+        if settings.offset_lr:
+            add_offsets(hf, model, None)
         return hf.requires_grad_(True)
     from peft import LoraConfig, get_peft_model
 
     torch.manual_seed(settings.seed)
     rank = settings.lora_rank
     student = get_peft_model(hf, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"))
-    if settings.start:
-        start_from(student, settings.start, model)
+    start = start_from(student, settings.start, model) if settings.start else None
+    if settings.offset_lr or start is not None:
+        add_offsets(student, model, start)
     return student
 
 
@@ -271,6 +302,7 @@ def measured(
         values = {"ce": cross_entropy(logits_BTV, ids_BT).item()}
         if found.opened:
             values["connectivity"] = mean_fraction(found.opened).item()
+            values["edges_per_query"] = edges_per_query(values["connectivity"], ids_BT.shape[1])
         if dense is not None:
             dense_BTV = dense(input_ids=ids_BT, use_cache=False).logits
             values |= {
