@@ -2,9 +2,19 @@
 
 from headscope.records.attention import Attention
 from headscope.records.check import Check
-from headscope.records.curve import SHARES, Curve, resampled
+from headscope.records.curve import BASELINES, SHARES, Curve, resampled
 from headscope.records.graph import CHOICES, SPLITS, Graph, head_name, parse_head
-from headscope.records.multiplier import Multiplier, Needed, crossing, multiplier, needed
+from headscope.records.multiplier import (
+    THRESHOLDS,
+    Multiplier,
+    Multipliers,
+    Needed,
+    area_multiplier,
+    crossing,
+    multiplier,
+    multipliers,
+    needed,
+)
 from headscope.records.record import FORMAT, Record
 from headscope.records.roles import (
     ROLE_THRESHOLD,
@@ -20,8 +30,8 @@ from headscope.records.roles import (
 from headscope.records.scores import Circuit, EdgeScores, Scores
 
 __all__ = [
-    "CHOICES", "FORMAT", "ROLES", "ROLE_THRESHOLD", "SHARES", "SPLITS", "Ablation", "Attention", "Check", "Circuit",
-    "Curve", "EdgeScores", "Graph", "Multiplier", "Needed", "Record", "Roles", "Scores", "against_patching",
-    "agreement", "correlation", "crossing", "head_name", "multiplier", "needed", "parse_head", "ranks", "resampled",
-    "spread",
+    "BASELINES", "CHOICES", "FORMAT", "ROLES", "ROLE_THRESHOLD", "SHARES", "SPLITS", "THRESHOLDS", "Ablation",
+    "Attention", "Check", "Circuit", "Curve", "EdgeScores", "Graph", "Multiplier", "Multipliers", "Needed", "Record",
+    "Roles", "Scores", "against_patching", "agreement", "area_multiplier", "correlation", "crossing", "head_name",
+    "multiplier", "multipliers", "needed", "parse_head", "ranks", "resampled", "spread",
 ]  # fmt: skip

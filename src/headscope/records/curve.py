@@ -1,25 +1,29 @@
 """Explained effect against the number of heads (or edges) kept.
 
-    EE(C) = (m(C) - m(corrupt)) / (m(clean) - m(corrupt))
+    EE(C) = (m(C) - m(base)) / (m(clean) - m(base))
 
-m is the mean metric over prompts: a ratio of means, not a mean of ratios. Intervals are bootstrap intervals over
-prompts.
+m is the mean metric over prompts: a ratio of means, not a mean of ratios. The base is the corrupt run, or the circuit
+that keeps nothing (`baseline`), from which every curve starts at 0. Intervals are bootstrap intervals over prompts: the
+prompts alone are drawn again, or the ranking with them (`drawn`).
 
-Shape letters: P points of the curve, N prompts.
+Shape letters: P points of the curve, N prompts, S resamples.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from headscope.errors import InputError
 from headscope.records.record import Record
 from headscope.records.scores import EdgeScores, Scores
 
 # Circuit sizes, as shares of all components, at which the field compares curves (MIB).
 SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+# What an explained effect of 0 is: the metric of the corrupt run, or of the circuit that keeps nothing.
+BASELINES = ("corrupt", "empty")
 
 
 @dataclass(frozen=True)
@@ -37,25 +41,52 @@ class Curve(Record):
     clean: np.ndarray  # (N,)
     corrupt: np.ndarray  # (N,)
     settings: dict[str, Any] = field(default_factory=dict)
+    # (N,): which half each prompt was in, where one half is ranked by the other's scores; drawn again apart.
+    half: np.ndarray | None = None
+    # (S, P): the curve over drawn prompts, each ranked by the scores of those prompts.
+    drawn: np.ndarray | None = None
 
     @classmethod
     def of(
         cls, scores: Scores | EdgeScores, k: np.ndarray, metrics: np.ndarray, clean: np.ndarray, corrupt: np.ndarray, *,
-        resamples: int, seed: int, **settings: Any,
+        resamples: int, seed: int, half: np.ndarray | None = None, **settings: Any,
     ) -> Curve:  # fmt: skip
         """The curve of a sweep, with 95 % bootstrap intervals over prompts."""
-        n = len(clean)
-        explained = _effect(metrics, clean, corrupt, slice(None))
-        again = np.stack(
-            [_effect(metrics, clean, corrupt, rows) for rows in resampled(n, resamples, seed)] or [explained]
-        )
-        low, high = np.percentile(again, [2.5, 97.5], axis=0)
-        about = {"total": int(scores.values.size), "n": n, **settings}
-        return cls(scores.model, scores.task, scores.method, k, explained, low, high, metrics, clean, corrupt, about)
+        about = {"total": int(scores.values.size), "n": len(clean), **settings}
+        names, none = (scores.model, scores.task, scores.method), np.empty(0)
+        bare = cls(*names, k, none, none, none, metrics, clean, corrupt, about, half)
+        whole = replace(bare, explained=bare.effect(slice(None)))
+        return whole.bounded(whole.effects(resamples, seed))
 
-    def effect(self, rows: np.ndarray) -> np.ndarray:
+    def bounded(self, effects_SP: np.ndarray) -> Curve:
+        """The same curve with its interval from these resamples."""
+        again = effects_SP if len(effects_SP) else self.explained[None]
+        low, high = np.percentile(again, [2.5, 97.5], axis=0)
+        return replace(self, low=low, high=high)
+
+    @property
+    def base(self) -> np.ndarray:
+        """(N,): the metric of every prompt that counts as an explained effect of 0."""
+        if self.settings.get("baseline", "corrupt") == "corrupt":
+            return self.corrupt
+        if not len(self.k) or self.k[0] != 0:
+            raise InputError("A curve relative to the empty circuit needs k = 0 among its points, as its first.")
+        return self.metrics[0]
+
+    def effect(self, rows: np.ndarray | slice) -> np.ndarray:
         """Explained effect at every k over the given prompts only."""
-        return _effect(self.metrics, self.clean, self.corrupt, rows)
+        base = self.base[rows].mean()
+        # Where there is no effect to explain, the answer is NaN.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return (self.metrics[:, rows].mean(axis=1) - base) / (self.clean[rows].mean() - base)
+
+    def effects(self, resamples: int, seed: int) -> np.ndarray:
+        """(S, P): the curve over drawn prompts, once per resample; those it came with where the ranking was drawn
+        again as well."""
+        if self.drawn is not None:
+            return self.drawn
+        draws = resampled(len(self.clean), resamples, seed, self.half)
+        return np.stack([self.effect(rows) for rows in draws]) if draws else np.empty((0, len(self.k)))
 
     @property
     def label(self) -> str:
@@ -74,6 +105,11 @@ class Curve(Record):
         return float(np.trapezoid(self.explained, self.share))
 
     @property
+    def log_area(self) -> float:
+        """Area above the curve over ln k, from one head to all: see `log_areas`."""
+        return float(log_areas(self.k, self.explained[None])[0])
+
+    @property
     def cpr(self) -> float:
         """Area under the curve at the sizes of MIB, by trapezoids over the share kept. MIB ranks by signed score for
         it: `settings["signed"]` says how this curve was ranked, and tables show CPR for such a ranking only."""
@@ -87,14 +123,27 @@ class Curve(Record):
         return float(np.trapezoid(np.abs(1 - at), SHARES))
 
 
-def resampled(n: int, resamples: int, seed: int) -> list[np.ndarray]:
-    """Prompts drawn with replacement, as row numbers, once per resample: the bootstrap behind every interval."""
+def log_areas(k: np.ndarray, explained_SP: np.ndarray) -> np.ndarray:
+    """Area between curves and 1 over ln k, from k = 1 to the last point, (S,).
+
+    For a curve that only rises it is the mean, over all thresholds between 0 and 1, of the logarithm of the k that
+    reaches them, so that its exponential is the geometric mean of the heads needed. Points are taken into 0 to 1 first;
+    between them the curve is a straight line in k, as for crossings, and the integral of (a + b k) d ln k is exact.
+    """
+    kept_SP = np.clip(explained_SP, 0, 1)
+    if k[0] < 1:
+        at_one_S = np.array([np.interp(1.0, k, row) for row in kept_SP])
+        k, kept_SP = np.concatenate([[1.0], k[k > 1]]), np.column_stack([at_one_S, kept_SP[:, k > 1]])
+    slope_SP = np.diff(kept_SP) / np.diff(k)
+    at_zero_SP = 1 - (kept_SP[:, :-1] - slope_SP * k[:-1])
+    return (at_zero_SP * np.diff(np.log(k)) - slope_SP * np.diff(k)).sum(axis=1)
+
+
+def resampled(n: int, resamples: int, seed: int, half: np.ndarray | None = None) -> list[np.ndarray]:
+    """Prompts drawn with replacement, as row numbers, once per resample: the bootstrap behind every interval. Where
+    prompts belong to halves, as many are drawn of each as there are."""
     draw = np.random.default_rng(seed)
-    return [draw.integers(n, size=n) for _ in range(resamples)]
-
-
-def _effect(metrics: np.ndarray, clean: np.ndarray, corrupt: np.ndarray, rows: Any) -> np.ndarray:
-    base = corrupt[rows].mean()
-    # Where there is no effect to explain, the answer is NaN.
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return (metrics[:, rows].mean(axis=1) - base) / (clean[rows].mean() - base)
+    if half is None:
+        return [draw.integers(n, size=n) for _ in range(resamples)]
+    groups = [np.flatnonzero(half == one) for one in np.unique(half)]
+    return [np.concatenate([draw.choice(rows, len(rows)) for rows in groups]) for _ in range(resamples)]

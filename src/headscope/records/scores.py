@@ -28,7 +28,7 @@ class Scores(Record):
     def of(cls, model: str, task: Any, method: str, per_prompt: np.ndarray, **settings: Any) -> Scores:
         """Scores from one array per prompt, (N, L, H)."""
         values = per_prompt.mean(axis=0, dtype=np.float64).astype(np.float32)
-        return cls(model, task.name, method, values, per_prompt, {"n": len(task), "seed": task.seed, **settings})
+        return cls(model, task.name, method, values, per_prompt, {**_asked(task), **settings})
 
     def ranked(self, *, signed: bool = False) -> list[tuple[int, int]]:
         """All heads, the one that matters most first: by absolute value, or from most positive to most negative."""
@@ -64,7 +64,7 @@ class EdgeScores(Record):
     ) -> EdgeScores:  # fmt: skip
         shape = {f.name: getattr(graph, f.name) for f in fields(graph)}
         each = np.empty((0, len(graph)), np.float32) if per_prompt is None else per_prompt
-        about = {"n": len(task), "seed": task.seed, **settings}
+        about = {**_asked(task), **settings}
         return cls(model, task.name, method, values.astype(np.float32), each, shape, about)
 
     def ranked(self, *, signed: bool = False, choice: str = "top") -> np.ndarray:
@@ -85,6 +85,11 @@ class EdgeScores(Record):
     def top(self, k: int, *, signed: bool = False) -> list[tuple[str, float]]:
         """Names and scores of the k edges that matter most."""
         return [(self.graph.edges[e], float(self.values[e])) for e in self.ranked(signed=signed)[:k]]
+
+
+def _asked(task: Any) -> dict[str, Any]:
+    """Which prompts were scored."""
+    return {"n": len(task), "seed": task.seed, "prompts": task.digest}
 
 
 @dataclass(frozen=True)

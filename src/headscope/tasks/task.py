@@ -10,6 +10,8 @@ A task's own file says how to draw a pair; `build` decides whether the tokenizer
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -87,6 +89,12 @@ class Task:
         seed = "" if self.seed is None else f", seed {self.seed}"
         what = "prompts with targets" if self.targets else "pairs"
         return f"{self.name}: {len(self)} {what}, {self.metric}, tokenizer {self.tokenizer}{seed}"
+
+    @property
+    def digest(self) -> str:
+        """Which prompts these are, in a few letters: the same for the same prompts in the same order."""
+        prompts = json.dumps([self.clean_ids, self.corrupt_ids, self.answers])
+        return hashlib.sha256(prompts.encode()).hexdigest()[:12]
 
     def take(self, which: slice | Iterable[int]) -> Task:
         """The task reduced to some of its pairs, given as a slice or as indices in the wanted order."""
