@@ -9,7 +9,17 @@ import pytest
 import torch
 
 import headscope as hs
-from headscope.records import Curve, Needed, Scores, crossing, needed
+from headscope.records import (
+    Curve,
+    Multipliers,
+    Needed,
+    Scores,
+    area_multiplier,
+    crossing,
+    multipliers,
+    needed,
+    resampled,
+)
 from headscope.running.measure import AnswerTokens, answer_logits
 from headscope.sweeps import grid, random_band
 
@@ -66,6 +76,86 @@ def test_a_ranking_per_prompt_keeps_each_prompts_own_heads(nano, task, scores, s
         with hs.patched(nano, keep.view(nano.n_layers, nano.n_heads), fill=z):
             expected = tokens(answer_logits(nano, [task.clean_ids[row]])).item()
         assert curve.metrics[0, row] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("fill", ["corrupt", "zero", "mean-position"])
+def test_relative_to_the_empty_circuit_a_curve_goes_from_0_to_1(nano, task, scores, fill):
+    rows = [i for i in range(len(task)) if len(task.clean_ids[i]) == len(task.clean_ids[0])]
+    task = task.take(rows)
+    curve = hs.sweep(nano, task, scores, fill=fill, baseline="empty", k=[3, 16])
+    assert curve.k.tolist() == [0, 3, 16], "the empty circuit is among the points"
+    assert curve.explained[[0, 2]] == pytest.approx([0.0, 1.0], abs=1e-5)
+    assert curve.low[0] == curve.high[0] == 0.0
+    plain = hs.sweep(nano, task, scores, fill=fill, k=[0, 3, 16])
+    np.testing.assert_array_equal(curve.metrics, plain.metrics)
+    start = plain.explained[0]
+    assert curve.explained == pytest.approx((plain.explained - start) / (plain.explained[2] - start), abs=1e-9)
+    assert curve.settings["baseline"] == "empty"
+
+
+@torch.no_grad()
+def test_a_mean_per_position_is_the_mean_of_the_recorded_runs(nano, task, scores):
+    rows = [i for i in range(len(task)) if len(task.clean_ids[i]) == len(task.clean_ids[0])]
+    task = task.take(rows)
+    with hs.record(nano) as z:
+        answer_logits(nano, task.clean_ids)
+    means = [z[layer].mean(0, keepdim=True) for layer in range(nano.n_layers)]
+    curve = hs.sweep(nano, task, scores, fill="mean-position", k=[4])
+    keep = torch.zeros(nano.n_layers, nano.n_heads)
+    for layer, head in scores.ranked()[:4]:
+        keep[layer, head] = 1
+    tokens = AnswerTokens.of(task, list(range(len(task))), nano.device)
+    with hs.patched(nano, keep, fill=means):
+        expected = tokens(answer_logits(nano, task.clean_ids))
+    np.testing.assert_allclose(curve.metrics[0], expected.numpy(), atol=1e-5)
+
+
+def test_scores_of_other_prompts_rank_these(nano, task, scores):
+    first, rest = task.take(range(5)), task.take(range(5, 12))
+    assert hs.sweep(nano, task, scores, k=[4]).settings["scored_on"] == "the same prompts"
+    other = hs.methods.patching(nano, first)
+    curve = hs.sweep(nano, rest, other)
+    assert curve.settings["scored_on"] == "other prompts"
+    assert curve.metrics.shape[1] == 7
+    # The ranking is that of the five, whichever prompts are run.
+    again = hs.sweep(nano, task, other)
+    np.testing.assert_allclose(again.metrics[:, 5:], curve.metrics, atol=1e-5)
+
+
+def test_crossfit_judges_every_prompt_by_the_other_half(nano, task):
+    curve = hs.crossfit(nano, task, hs.methods.attribution, fill="zero", baseline="empty", seed=3)
+    assert curve.half is not None
+    assert sorted(curve.half) == [0] * 6 + [1] * 6
+    assert curve.settings["scored_on"] == "the other half"
+    for one in (0, 1):
+        mine, others = (task.take(np.flatnonzero(curve.half == h).tolist()) for h in (one, 1 - one))
+        expected = hs.sweep(nano, mine, hs.methods.attribution(nano, others), fill="zero")
+        np.testing.assert_allclose(curve.metrics[:, curve.half == one], expected.metrics, atol=1e-6)
+    assert curve.explained[[0, -1]] == pytest.approx([0, 1], abs=1e-5)
+    assert all((curve.half[rows] == 0).sum() == 6 for rows in resampled(12, 20, 0, curve.half))
+    assert hs.multiplier(curve, curve).value == 1.0
+
+
+def test_a_ranking_drawn_again_is_the_sweep_of_the_drawn_scores(nano, task, scores):
+    curve = hs.sweep(nano, task, scores, redraw=4, seed=7)
+    plain = hs.sweep(nano, task, scores, seed=7)
+    np.testing.assert_array_equal(curve.explained, plain.explained)
+    assert curve.drawn is not None
+    for drawn, rows in zip(curve.drawn, resampled(12, 4, 7), strict=True):
+        again = replace(scores, values=scores.per_prompt[rows].mean(0))
+        np.testing.assert_allclose(hs.sweep(nano, task, again).effect(rows), drawn, atol=1e-5)
+    np.testing.assert_array_equal(curve.effects(1000, 0), curve.drawn)
+    assert hs.multiplier(curve, plain).reached in (0.25, 0.5, 0.75, 1.0)
+
+
+def test_curves_with_halves_and_draws_are_records(nano, task, scores, tmp_path):
+    for curve in (
+        hs.sweep(nano, task, scores, redraw=2, k=[0, 4]),
+        hs.crossfit(nano, task, hs.methods.random, k=[0, 4]),
+    ):
+        again = Curve.load(curve.save(tmp_path / "curve.safetensors"))
+        for name in ("half", "drawn", "metrics"):
+            np.testing.assert_array_equal(getattr(again, name), getattr(curve, name))
 
 
 def test_patching_beats_random(nano, task, scores):
@@ -161,6 +251,69 @@ def test_what_is_never_reached_has_no_number():
     assert str(Needed(1234.4, 1200.0, 1301.0)) == "1,234 (1,200-1,301)"
 
 
+def test_the_multiplier_over_thresholds_is_that_at_each(nano, task, scores):
+    dense = made([0, 10, 20, 30], [0.0, 0.5, 0.8, 1.0])
+    sparse = made([0, 5, 10, 30], [0.0, 0.7, 0.95, 0.95])
+    found = multipliers(dense, sparse, resamples=50)
+    assert (found.thresholds[0], found.thresholds[-1]) == (0.5, 0.98)
+    for threshold, value, low in zip(found.thresholds, found.values, found.low, strict=True):
+        one = hs.multiplier(dense, sparse, threshold=threshold, resamples=50)
+        assert (one.value is None) == (threshold > 0.95) == bool(np.isnan(value))
+        if one.value is not None:
+            assert (value, low) == (pytest.approx(one.value), pytest.approx(one.low))
+    real = hs.sweep(nano, task, scores)
+    spread = multipliers(real, hs.sweep(nano, task, scores, signed=True), resamples=30)
+    one = hs.multiplier(real, hs.sweep(nano, task, scores, signed=True), threshold=0.7, resamples=30)
+    at = list(spread.thresholds).index(0.7)
+    assert [spread.values[at], spread.low[at], spread.high[at]] == pytest.approx([one.value, one.low, one.high])
+
+
+def test_multipliers_are_a_record(tmp_path):
+    found = multipliers(made([0, 10], [0.0, 1.0]), made([0, 5], [0.0, 0.9]), resamples=5)
+    again = Multipliers.load(found.save(tmp_path / "m.safetensors"))
+    np.testing.assert_array_equal(again.values, found.values)
+    assert (again.dense, again.stays) == (found.dense, False)
+
+
+def test_where_a_curve_stays_by_hand():
+    """0.95 at 5, down to 0.6 at 10, and 1.0 at 30: it stays above 0.9 from 10 + 20 * 0.3 / 0.4 = 25."""
+    curve = made([0, 5, 10, 30], [0.0, 0.95, 0.6, 1.0])
+    assert needed(curve).k == pytest.approx(5 * 0.9 / 0.95)
+    assert needed(curve, stays=True).k == pytest.approx(25)
+    assert crossing(curve.k, curve.explained, 0.0, stays=True) == 0.0
+    steady = made([0, 10], [0.0, 1.0])  # 9, whichever way
+    assert hs.multiplier(curve, steady, stays=True).value == pytest.approx(25 / 9)
+    assert "dips" not in hs.multiplier(curve, steady, stays=True).note
+    falls = made([0, 5, 10], [0.0, 0.95, 0.6])
+    assert needed(falls, stays=True) == Needed(None, None, None)
+    assert "ends at 0.60" in str(hs.multiplier(falls, steady, stays=True))
+
+
+def test_areas_over_log_k_by_hand():
+    """From 0 at k = 1 straight to 1 at 10: the area above is the integral of (10 - k) / 9 over ln k, 10/9 ln 10 - 1."""
+    rises = made([1, 10], [0.0, 1.0])
+    assert rises.log_area == pytest.approx(10 / 9 * np.log(10) - 1)
+    # What is above 1 or below 0 is cut off, and a point at 0 is seen from k = 1 on.
+    assert made([0, 1, 10, 20], [-3.0, -1.0, 1.0, 1.5]).log_area == pytest.approx(rises.log_area)
+    assert made([0, 10], [0.0, 1.0]).log_area == pytest.approx(np.log(10) - 0.9)
+    # The same curve with every k doubled rises later by a factor of two, at every threshold but where k counts as 1.
+    later = made([2, 20], [0.0, 1.0])
+    assert area_multiplier(made([1, 2, 20], [0.0, 0.0, 1.0]), rises).value == pytest.approx(2.0)
+    assert later.log_area == pytest.approx(rises.log_area), "without its beginning a curve is counted from its first k"
+
+
+def test_the_area_multiplier_is_the_geometric_mean_over_thresholds():
+    dense = made([0, 4, 10, 20, 30], [0.0, 0.1, 0.5, 0.8, 1.0])
+    sparse = made([0, 2, 5, 10, 30], [0.0, 0.2, 0.7, 0.97, 1.0])
+    every = tuple((np.arange(20000) + 0.5) / 20000)
+    ratios = multipliers(dense, sparse, thresholds=every, resamples=0).values
+    found = area_multiplier(dense, sparse, resamples=20)
+    assert found.value == pytest.approx(np.exp(np.log(ratios).mean()), rel=1e-4)
+    assert found.threshold is None
+    assert (found.low, found.high, found.reached) == (pytest.approx(found.value), pytest.approx(found.value), 1.0)
+    assert "ends at 0.85" in area_multiplier(made([0, 10], [0.0, 0.85]), sparse).note
+
+
 def test_areas_by_hand():
     line = made([0, 50, 100], [0.0, 0.5, 1.0])
     assert line.area == pytest.approx(0.5)
@@ -191,4 +344,14 @@ def test_bad_requests_are_told(nano, task, scores):
     with pytest.raises(hs.InputError, match="chosen by rank alone"):
         hs.sweep(nano, task, scores, choice="greedy")
     with pytest.raises(hs.InputError, match="Score this model on this task"):
-        hs.sweep(nano, task.take(slice(0, 3)), scores)
+        hs.sweep(nano, task.take(slice(0, 3)), scores, ranking="prompt")
+    with pytest.raises(hs.InputError, match="Score this model on this task"):
+        hs.sweep(nano, task, replace(scores, values=scores.values[:2]))
+    with pytest.raises(hs.InputError, match="corrupt, empty"):
+        hs.sweep(nano, task, scores, baseline="nothing")
+    with pytest.raises(hs.InputError, match="one length"):
+        hs.sweep(nano, task, scores, fill="mean-position")
+    with pytest.raises(hs.InputError, match="use crossfit"):
+        hs.sweep(nano, task.take(slice(0, 3)), scores, redraw=2)
+    with pytest.raises(hs.InputError, match="two prompts"):
+        hs.crossfit(nano, task.take([0]), hs.methods.patching)

@@ -16,6 +16,7 @@ from headscope.models.layouts import LAYOUTS
 from headscope.running.edge_gradients import edge_attribution
 from headscope.running.edge_session import EdgeSession, view_of
 from headscope.running.edge_view import EdgeView, Streams, writer_values
+from headscope.running.fills import head_fill, writer_fill
 from headscope.running.gradients import embedded, embeddings
 from headscope.running.measure import AnswerTokens, answer_logits
 from headscope.sweeps import run_circuit
@@ -153,8 +154,8 @@ def at_point(session: EdgeSession, point: Streams) -> EdgeSession:
         each = zip(getattr(point, name), getattr(clean, name), getattr(corrupt, name), strict=True)
         setattr(shift, name, [p - (a - b) for p, a, b in each])
     shift.final_in, shift.layer_outputs = point.final_in - (clean.final_in - corrupt.final_in), point.layer_outputs
-    moved.corrupt_BWTD = writer_values(view, point) - (writer_values(view, clean) - session.corrupt_BWTD)
-    moved.clean, moved.corrupt = point, shift
+    moved.fill_BWTD = writer_values(view, point) - (writer_values(view, clean) - session.fill_BWTD)
+    moved.clean, moved.base = point, shift
     return moved
 
 
@@ -228,3 +229,97 @@ def test_patching_an_edge_is_running_the_circuit_without_it(views):
         assert scores.values[graph.edges.index(name)] == pytest.approx((whole - metric).mean().item(), abs=1e-5)
     with pytest.raises(hs.InputError, match="has no edge"):
         hs.methods.edge_patching(model, task, edges=["L0.H0->nowhere"])
+
+
+FILL_NAMES = ["zero", "mean", "mean-position"]
+
+
+def made_task() -> hs.tasks.Task:
+    clean, corrupt, _ = pair()
+    texts = [[" ".join(f"w{t}" for t in ids) for ids in side] for side in (clean, corrupt)]
+    return hs.tasks.Task("made", "logit-diff", texts[0], texts[1], clean, corrupt, [[1]] * B, [[2]] * B, "w", 0)
+
+
+@pytest.mark.parametrize("fill", FILL_NAMES)
+@pytest.mark.parametrize("name", NAMES)
+@torch.no_grad()
+def test_all_edges_are_the_clean_run_for_every_fill(views, name, fill):
+    """And none is what the logits make of the fills alone: the same for every prompt."""
+    view, task = views(name), made_task()
+    graph, tokens = view.graph(), AnswerTokens.of(made_task(), list(range(B)), torch.device("cpu"))
+    session = EdgeSession(view, *pair()[:2], tokens, graph, fill_WTD=writer_fill(view, task, fill))
+    whole, none = session.metrics(torch.stack([torch.ones(len(graph)), torch.zeros(len(graph))]))
+    np.testing.assert_allclose(whole, tokens(answer_logits(view.model, task.clean_ids)), atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(none, none[:1].expand(B), atol=1e-6)
+    assert (whole - none).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("fill", FILL_NAMES)
+@pytest.mark.parametrize("name", ["gpt2", "gpt_neox", "llama-gqa", "mistral", "qwen2", "qwen3", "olmo"])
+@torch.no_grad()
+def test_all_edges_out_of_heads_cut_is_patching_them_with_the_fill(views, name, fill):
+    """(Not so behind a norm over all heads: taken out there, a head changes the others' shares.)"""
+    view, task = views(name), made_task()
+    graph, model = view.graph(), view.model
+    tokens = AnswerTokens.of(task, list(range(B)), model.device)
+    session = EdgeSession(view, *pair()[:2], tokens, graph, fill_WTD=writer_fill(view, task, fill))
+    writers = np.array(graph.writers)[graph.ends[0]]
+    keep = torch.from_numpy(~np.isin(writers, ["L0.H1", "L1.H2", "L1.H3"])).float()
+    mask = torch.ones(model.n_layers, model.n_heads)
+    mask[0, 1] = mask[1, 2] = mask[1, 3] = 0
+    with hs.patched(model, mask, fill=head_fill(model, task, fill)):
+        expected = tokens(answer_logits(model, task.clean_ids))
+    np.testing.assert_allclose(session.metrics(keep[None])[0], expected, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_a_reader_that_keeps_nothing_reads_the_fills_and_the_biases(views):
+    """GPT-2 with every writer zero: the logits read nothing but the biases of the output projections."""
+    view, task = views("gpt2"), made_task()
+    session = EdgeSession(view, *pair(), view.graph(), fill_WTD=writer_fill(view, task, "zero"))
+    hf = view.model.hf
+    biases = sum(block.attn.c_proj.bias for block in hf.transformer.h)
+    np.testing.assert_allclose(session.base.final_in[0, 0], biases, atol=1e-6)
+    expected = hf.lm_head(hf.transformer.ln_f(biases))
+    found = session.metrics(torch.zeros(1, len(view.graph())))[0]
+    np.testing.assert_allclose(found, (expected[1] - expected[2]).expand(B), atol=1e-5)
+
+
+@pytest.mark.parametrize("fill", FILL_NAMES)
+@pytest.mark.parametrize("name", ["gpt2", "gpt_neox", "llama-gqa", "olmo2", "gemma3"])
+def test_attribution_towards_a_fill_is_the_slope_of_running_the_circuit_so(views, name, fill):
+    view, task = views(name), made_task()
+    graph, (clean, corrupt, tokens) = view.graph(), pair()
+    value = writer_fill(view, task, fill)
+    literal = slopes(EdgeSession(view, clean, corrupt, tokens, graph, fill_WTD=value))
+    found = edge_attribution(view, graph, clean, corrupt, tokens, fill_WTD=value)
+    np.testing.assert_allclose(found.numpy(), literal.numpy(), atol=1e-5 * literal.abs().max().item(), rtol=0)
+
+
+@pytest.mark.parametrize("fill", ["corrupt", "zero", "mean", "mean-position"])
+def test_edge_curves_know_fills_and_baselines(nano, fill):
+    task = hs.tasks.ioi(nano.tokenizer, n=12, seed=1)
+    task = task.take([i for i in range(12) if len(task.clean_ids[i]) == len(task.clean_ids[0])][:4])
+    scores = hs.methods.eap_ig(nano, task, fill=fill, per_prompt=True)
+    assert scores.settings["fill"] == fill
+    total = len(scores.graph)
+    curve = hs.sweep(nano, task, scores, fill=fill, baseline="empty", k=[20, total], redraw=2)
+    assert curve.k.tolist() == [0, 20, total]
+    assert curve.explained[[0, 2]] == pytest.approx([0, 1], abs=1e-4)
+    assert (curve.settings["fill"], curve.settings["baseline"]) == (fill, "empty")
+    keep = scores.circuit(20)
+    one = run_circuit(nano, task, scores, keep, fill=fill, baseline="empty")
+    assert one.explained[-1] == pytest.approx(curve.explained[1], abs=1e-4)
+    rest = hs.crossfit(nano, task, lambda m, t: hs.methods.eap(m, t, fill="zero"), fill=fill, k=[total])
+    assert rest.explained == pytest.approx([1.0], abs=1e-4)
+
+
+def test_ablating_an_edge_is_running_without_it(nano):
+    task = hs.tasks.ioi(nano.tokenizer, n=3, seed=1)
+    exact = hs.methods.edge_patching(nano, task, fill="zero", edges=["L1.H0->logits", "embedding->M0"])
+    for edge in np.flatnonzero(exact.values):
+        keep = np.ones(len(exact.graph), bool)
+        keep[edge] = False
+        without = run_circuit(nano, task, exact, keep, fill="zero", resamples=0)
+        assert exact.values[edge] == pytest.approx((without.clean - without.metrics[0]).mean(), abs=1e-4)
+    assert (exact.values != 0).sum() == 2

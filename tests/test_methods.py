@@ -79,6 +79,24 @@ def test_attribution_is_the_slope_of_patching(nano):
         np.testing.assert_allclose(scores.per_prompt[rows, layer, head], slope.numpy(), atol=2e-3, rtol=2e-2)
 
 
+def test_attribution_towards_zero_is_the_gradient_of_the_gate(nano):
+    task = hs.tasks.ioi(nano.tokenizer, n=5, seed=1)
+    towards, gate = hs.methods.attribution(nano, task, fill="zero"), hs.methods.gradient(nano, task)
+    np.testing.assert_allclose(towards.per_prompt, gate.per_prompt, atol=1e-5)
+    assert towards.settings["fill"] == "zero"
+
+
+@pytest.mark.parametrize("method", [hs.methods.attribution, hs.methods.attribution_ig])
+def test_attributions_towards_two_fills_differ_by_what_lies_between(nano, method):
+    """Scores are linear in the fill: towards mean less towards zero is the gradient times the mean, for every head."""
+    task = hs.tasks.ioi(nano.tokenizer, n=5, seed=1)
+    mean, zero = (method(nano, task, fill=fill).per_prompt for fill in ("mean", "zero"))
+    own = hs.methods.ablation(nano, task, fill="mean").per_prompt
+    assert np.abs(mean - zero).max() > 1e-3
+    # And it follows exact ablation with the same fill.
+    assert np.corrcoef(mean.mean(0).ravel(), own.mean(0).ravel())[0, 1] > 0.6
+
+
 def test_gradient_is_the_gradient_of_the_gate(nano):
     task = hs.tasks.greater_than(nano.tokenizer, n=5, seed=1)
     scores = hs.methods.gradient(nano, task)

@@ -20,11 +20,24 @@ if TYPE_CHECKING:
     from headscope import methods, tasks
     from headscope.errors import HeadscopeError, InputError, SetupError
     from headscope.models import Model, load
-    from headscope.records import Check, Circuit, Curve, EdgeScores, Multiplier, Scores, multiplier
+    from headscope.records import (
+        Check,
+        Circuit,
+        Curve,
+        EdgeScores,
+        Multiplier,
+        Multipliers,
+        Needed,
+        Scores,
+        area_multiplier,
+        multiplier,
+        multipliers,
+        needed,
+    )
     from headscope.running.interventions import Recording, gated, masked, patched, record
     from headscope.running.measure import check
     from headscope.sparse import sparsify
-    from headscope.sweeps import sweep
+    from headscope.sweeps import crossfit, sweep
 
 __version__ = "0.1.0"
 
@@ -32,18 +45,31 @@ __version__ = "0.1.0"
 _DOOR = {
     "headscope.errors": ("HeadscopeError", "InputError", "SetupError"),
     "headscope.models": ("Model", "load"),
-    "headscope.records": ("Check", "Circuit", "Curve", "EdgeScores", "Multiplier", "Scores", "multiplier"),
+    "headscope.records": (
+        "Check",
+        "Circuit",
+        "Curve",
+        "EdgeScores",
+        "Multiplier",
+        "Multipliers",
+        "Needed",
+        "Scores",
+        "area_multiplier",
+        "multiplier",
+        "multipliers",
+        "needed",
+    ),
     "headscope.running.interventions": ("Recording", "gated", "masked", "patched", "record"),
     "headscope.running.measure": ("check",),
     "headscope.sparse": ("sparsify",),
-    "headscope.sweeps": ("sweep",),
+    "headscope.sweeps": ("crossfit", "sweep"),
 }
 _HOME = {name: module for module, names in _DOOR.items() for name in names}
 
 __all__ = [
-    "Check", "Circuit", "Curve", "EdgeScores", "HeadscopeError", "InputError", "Model", "Multiplier",
-    "Recording", "Scores", "SetupError", "check", "gated", "load", "masked", "methods", "multiplier", "patched",
-    "record", "sparsify", "sweep", "tasks",
+    "Check", "Circuit", "Curve", "EdgeScores", "HeadscopeError", "InputError", "Model", "Multiplier", "Multipliers",
+    "Needed", "Recording", "Scores", "SetupError", "area_multiplier", "check", "crossfit", "gated", "load", "masked",
+    "methods", "multiplier", "multipliers", "needed", "patched", "record", "sparsify", "sweep", "tasks",
 ]  # fmt: skip
 
 

@@ -23,9 +23,9 @@ from headscope.tasks.task import Task
 def ablation(model: Model, task: Task, *, fill: str = "mean") -> Scores:
     """Exact: take one head's output away (mean or zero in its place), and see what the answer loses.
 
-    fill: "mean" (over the task's clean prompts and positions) or "zero".
+    fill: "mean" (over the task's clean prompts and positions), "mean-position" (at each position) or "zero".
     """
-    if fill not in ("mean", "zero"):
+    if fill == "corrupt":
         raise InputError(f"Ablation fills with mean or zero, not {fill!r}; for corrupt values use patching.")
     L, H = model.n_layers, model.n_heads
     all_but_one = 1 - torch.eye(L * H).view(L * H, L, H)

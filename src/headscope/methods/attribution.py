@@ -1,8 +1,9 @@
 """Attribution patching of heads: patching to first order, all heads at once.
 
-    score(h) = sum over positions of (z_clean - z_corrupt) . d m(clean) / d z
+    score(h) = sum over positions of (z_clean - fill) . d m(clean) / d z
 
-which is what noising patching would give if the metric were linear in z. Cost: two forward passes and one backward.
+which is what noising patching (fill: z in the corrupt run) or ablation (its mean, or zero) would give if the metric
+were linear in z. Cost: two forward passes and one backward.
 """
 
 from __future__ import annotations
@@ -12,19 +13,24 @@ from torch import Tensor
 
 from headscope.models.model import Model
 from headscope.records import Scores
-from headscope.running.gradients import z_and_gradient, z_of
+from headscope.running.fills import fill_opener
+from headscope.running.gradients import z_and_gradient
 from headscope.running.measure import AnswerTokens, per_prompt
 from headscope.tasks.task import Task
 
 
-def attribution(model: Model, task: Task) -> Scores:
-    """Patching to first order: gradient times difference, one backward pass for all heads."""
+def attribution(model: Model, task: Task, *, fill: str = "corrupt") -> Scores:
+    """Patching to first order: gradient times difference, one backward pass for all heads.
+
+    fill: what a head that is not kept puts out: "corrupt", "mean", "zero" or "mean-position".
+    """
+    filled = fill_opener(model, task, fill)
 
     def run(rows: list[int], tokens: AnswerTokens) -> Tensor:
-        corrupt = z_of(model, [task.corrupt_ids[i] for i in rows], tokens)
+        other = filled(rows, tokens)
         clean, gradient = z_and_gradient(model, [task.clean_ids[i] for i in rows], tokens)
-        by_layer = [((a - b) * g).sum(dim=(1, 3)) for a, b, g in zip(clean, corrupt, gradient, strict=True)]
+        by_layer = [((a - b) * g).sum(dim=(1, 3)) for a, b, g in zip(clean, other, gradient, strict=True)]
         return torch.stack(by_layer, dim=1)
 
     values = per_prompt(model, task, run, f"Attribution of {model.name} on {task.name}")
-    return Scores.of(model.name, task, "attribution", values)
+    return Scores.of(model.name, task, "attribution", values, fill=fill)

@@ -1,11 +1,12 @@
 """Attribution patching with integrated gradients.
 
-    score(h) = sum over positions of (z_clean - z_corrupt) . mean over a of d m(x_a) / d z,
+    score(h) = sum over positions of (z_clean - fill) . mean over a of d m(x_a) / d z,
     x_a = corrupt + a * (clean - corrupt) at the token embeddings
 
 The gradient is averaged over runs between the corrupt and the clean prompt, which mends attribution where the metric
-is flat at the clean end. The points a are the middles of `steps` equal parts. Cost: two forward passes, and a
-forward and a backward pass per step.
+is flat at the clean end. The points a are the middles of `steps` equal parts. The path is the same whatever the fill (z
+in the corrupt run, its mean, or zero): it says how the metric bends, the fill what is taken away. Cost: two forward
+passes, and a forward and a backward pass per step.
 """
 
 from __future__ import annotations
@@ -16,30 +17,33 @@ from torch import Tensor
 from headscope.errors import InputError
 from headscope.models.model import Model
 from headscope.records import Scores
+from headscope.running.fills import fill_opener
 from headscope.running.gradients import embeddings, z_and_gradient, z_of
 from headscope.running.measure import AnswerTokens, per_prompt
 from headscope.tasks.task import Task
 
 
-def attribution_ig(model: Model, task: Task, *, steps: int = 5) -> Scores:
+def attribution_ig(model: Model, task: Task, *, steps: int = 5, fill: str = "corrupt") -> Scores:
     """Attribution with the gradient averaged over points between the corrupt and the clean embeddings.
 
-    steps: how many points.
+    steps: how many points. fill: as for attribution.
     """
     if steps < 1:
         raise InputError(f"attribution-ig needs at least 1 step, found {steps}.")
 
+    filled = fill_opener(model, task, fill)
+
     def run(rows: list[int], tokens: AnswerTokens) -> Tensor:
         clean_ids, corrupt_ids = ([ids[i] for i in rows] for ids in (task.clean_ids, task.corrupt_ids))
-        clean, corrupt = z_of(model, clean_ids, tokens), z_of(model, corrupt_ids, tokens)
+        clean, other = z_of(model, clean_ids, tokens), filled(rows, tokens)
         near, far = embeddings(model, corrupt_ids), embeddings(model, clean_ids)
         total_BLH = torch.zeros(len(rows), model.n_layers, model.n_heads, device=model.device)
         for step in range(steps):
             point_BTD = near + (step + 0.5) / steps * (far - near)
             _, gradient = z_and_gradient(model, clean_ids, tokens, embedding_BTD=point_BTD)
-            by_layer = [((a - b) * g).sum(dim=(1, 3)) for a, b, g in zip(clean, corrupt, gradient, strict=True)]
+            by_layer = [((a - b) * g).sum(dim=(1, 3)) for a, b, g in zip(clean, other, gradient, strict=True)]
             total_BLH += torch.stack(by_layer, dim=1)
         return total_BLH / steps
 
     values = per_prompt(model, task, run, f"Attribution-IG of {model.name} on {task.name}")
-    return Scores.of(model.name, task, "attribution-ig", values, steps=steps)
+    return Scores.of(model.name, task, "attribution-ig", values, steps=steps, fill=fill)

@@ -1,8 +1,9 @@
 """Edge attribution patching (EAP).
 
-    score(u -> v) = sum over positions of (u_clean - u_corrupt) . d m(clean) / d input_v
+    score(u -> v) = sum over positions of (u_clean - fill_u) . d m(clean) / d input_v
 
-after Syed, Rager and Conmy (2023), for all edges at once. Here positive means that the edge helps, as for heads; the
+after Syed, Rager and Conmy (2023), for all edges at once; fill_u is what u has in the corrupt
+run, as in the paper, or its mean, or zero. Here positive means that the edge helps, as for heads; the
 paper takes the difference the other way round. Cost: two forward passes and one backward, one matrix product.
 """
 
@@ -15,34 +16,40 @@ from headscope.progress import bar
 from headscope.records import EdgeScores
 from headscope.running.edge_gradients import edge_attribution
 from headscope.running.edge_session import EDGE_TOKENS, view_of
+from headscope.running.fills import writer_fill
 from headscope.running.measure import AnswerTokens, batches, fits
 from headscope.tasks.task import Task
 
 
-def eap(model: Model, task: Task, *, split: str = "none", per_prompt: bool = False) -> EdgeScores:
+def eap(
+    model: Model, task: Task, *, split: str = "none", fill: str = "corrupt", per_prompt: bool = False
+) -> EdgeScores:
     """Edge attribution: gradient times difference, one backward pass for all edges.
 
     split: "none" makes a head one reader, "qkv" three.
+    fill: what an edge outside the circuit carries: "corrupt", "mean", "zero" or "mean-position".
     per_prompt: keep every prompt's scores as well.
     """
-    return attribute_edges(model, task, "eap", split=split, steps=0, per_prompt=per_prompt)
+    return attribute_edges(model, task, "eap", split=split, steps=0, fill=fill, per_prompt=per_prompt)
 
 
-def attribute_edges(model: Model, task: Task, method: str, *, split: str, steps: int, per_prompt: bool) -> EdgeScores:
+def attribute_edges(
+    model: Model, task: Task, method: str, *, split: str, steps: int, fill: str, per_prompt: bool
+) -> EdgeScores:
     """Scores in batches, so that memory does not grow with the number of prompts."""
     fits(model, task)
     view = view_of(model)
-    graph = view.graph(split)
+    graph, fill_WTD = view.graph(split), writer_fill(view, task, fill)
     total = np.zeros(len(graph))
     each = np.empty((len(task), len(graph)), np.float32) if per_prompt else None
     with bar(f"{method} of {len(graph):,} edges of {model.name} on {task.name}", len(task), unit="prompts") as shown:
         for rows in batches(task, EDGE_TOKENS):
             clean, corrupt = ([ids[i] for i in rows] for ids in (task.clean_ids, task.corrupt_ids))
             tokens = AnswerTokens.of(task, rows, model.device)
-            scores = edge_attribution(view, graph, clean, corrupt, tokens, steps=steps).numpy()
+            scores = edge_attribution(view, graph, clean, corrupt, tokens, steps=steps, fill_WTD=fill_WTD).numpy()
             total += scores.sum(axis=0, dtype=np.float64)
             if each is not None:
                 each[rows] = scores
             shown.advance(len(rows))
     options = {"steps": steps} if steps else {}
-    return EdgeScores.of(model.name, task, method, graph, total / len(task), each, **options)
+    return EdgeScores.of(model.name, task, method, graph, total / len(task), each, fill=fill, **options)

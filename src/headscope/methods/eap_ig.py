@@ -1,7 +1,9 @@
 """Edge attribution patching with integrated gradients (EAP-IG).
 
 EAP with the gradient averaged over points between the corrupt and the clean token embeddings, after Hanna, Pezzelle and
-Belinkov (2024). The points are the middles of `steps` equal parts. Cost: two forward passes, and a forward and a
+Belinkov (2024). The points are the middles of `steps` equal parts. The path is the same whatever the
+fill: it says how the metric bends, the fill what is taken away. (Walking from the fill of the embedding instead was
+tried: its ranking is farther from exact ablation, docs/edges.md.) Cost: two forward passes, and a forward and a
 backward pass per step.
 """
 
@@ -14,11 +16,13 @@ from headscope.records import EdgeScores
 from headscope.tasks.task import Task
 
 
-def eap_ig(model: Model, task: Task, *, steps: int = 5, split: str = "none", per_prompt: bool = False) -> EdgeScores:
+def eap_ig(
+    model: Model, task: Task, *, steps: int = 5, split: str = "none", fill: str = "corrupt", per_prompt: bool = False
+) -> EdgeScores:
     """Edge attribution with the gradient averaged between corrupt and clean embeddings.
 
-    steps: how many points. split, per_prompt: as for eap.
+    steps: how many points. split, fill, per_prompt: as for eap.
     """
     if steps < 1:
         raise InputError(f"eap-ig needs at least 1 step, found {steps}.")
-    return attribute_edges(model, task, "eap-ig", split=split, steps=steps, per_prompt=per_prompt)
+    return attribute_edges(model, task, "eap-ig", split=split, steps=steps, fill=fill, per_prompt=per_prompt)

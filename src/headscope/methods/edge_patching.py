@@ -1,8 +1,9 @@
 """Activation patching of edges, exact.
 
-    score(u -> v) = m(clean) - m(clean with u's corrupt value on the way to v alone)
+    score(u -> v) = m(clean) - m(clean with u's fill on the way to v alone)
 
-Cost: one run of an edge circuit per edge and prompt; for small models, or a chosen few edges of a large one.
+The fill is u's value in the corrupt run (patching), its mean, or zero (ablation). Cost: one run of
+an edge circuit per edge and prompt; for small models, or a chosen few edges of a large one.
 """
 
 from __future__ import annotations
@@ -16,16 +17,20 @@ from torch import Tensor
 from headscope.errors import InputError
 from headscope.models.model import Model
 from headscope.records import EdgeScores
-from headscope.running.edge_session import EDGE_TOKENS, EdgeSession, view_of
+from headscope.running.edge_session import EDGE_TOKENS, view_of
+from headscope.running.fills import edge_session_opener
 from headscope.running.measure import AnswerTokens, per_prompt
 from headscope.tasks.task import Task
 
 
 @torch.no_grad()
-def edge_patching(model: Model, task: Task, *, split: str = "none", edges: Sequence[str] | None = None) -> EdgeScores:
+def edge_patching(
+    model: Model, task: Task, *, split: str = "none", fill: str = "corrupt", edges: Sequence[str] | None = None
+) -> EdgeScores:
     """Exact: cut one edge at a time, and see what the answer loses.
 
-    split: as for eap. edges: names of the edges to cut (all of them unless given); the others score 0.
+    split: as for eap. fill: what the reader gets instead: "corrupt", "mean", "zero" or "mean-position".
+    edges: names of the edges to cut (all of them unless given); the others score 0.
     """
     view = view_of(model)
     graph = view.graph(split)
@@ -33,10 +38,10 @@ def edge_patching(model: Model, task: Task, *, split: str = "none", edges: Seque
     if edges is not None and (unknown := [name for name in edges if name not in places]):
         raise InputError(f"{model.name} has no edge {unknown[0]!r}. Edges are named like {graph.edges[-1]}.")
     chosen = torch.tensor([places[name] for name in edges] if edges is not None else list(range(len(graph))))
+    open_session = edge_session_opener(model, task, graph, fill)
 
     def run(rows: list[int], tokens: AnswerTokens) -> Tensor:
-        clean, corrupt = ([ids[i] for i in rows] for ids in (task.clean_ids, task.corrupt_ids))
-        session = EdgeSession(view, clean, corrupt, tokens, graph)
+        session = open_session(rows, tokens)
         whole_1B = session.metrics(torch.ones(1, len(graph)))
         scores_BE = torch.zeros(len(rows), len(graph))
         for part in chosen.split(64):
@@ -46,4 +51,4 @@ def edge_patching(model: Model, task: Task, *, split: str = "none", edges: Seque
 
     values = per_prompt(model, task, run, f"Cutting {len(chosen):,} edges of {model.name}", tokens=EDGE_TOKENS)
     mean = values.mean(axis=0, dtype=np.float64)
-    return EdgeScores.of(model.name, task, "edge-patching", graph, mean, values)
+    return EdgeScores.of(model.name, task, "edge-patching", graph, mean, values, fill=fill)

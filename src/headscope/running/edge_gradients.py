@@ -1,11 +1,12 @@
 """Attribution of every edge, in closed form.
 
-    score(u -> v) = sum over positions of (u_clean - u_corrupt) . d m / d input_v
+    score(u -> v) = sum over positions of (u_clean - fill_u) . d m / d input_v
 
-positive where the edge helps, as everywhere here. (The papers write the difference the other way round.) No split
-forward is needed: one backward pass gives the gradients at q, k and v of every head, at the input of every MLP and at
-the final norm; a reader's input gradient is those, back through its projection and its norm's Jacobian; and all scores
-of a layer's readers are one matrix product with what the writers wrote.
+with what u has in the corrupt run as fill_u, or its mean, or zero; positive where the edge helps, as everywhere here.
+(The papers write the difference the other way round.) No split forward is needed: one backward pass gives the gradients
+at q, k and v of every head, at the input of every MLP and at the final norm; a reader's input gradient is those, back
+through its projection and its norm's Jacobian; and all scores of a layer's readers are one matrix product with what the
+writers wrote.
 
 Shape letters: B prompts, T positions, H heads, K head width, D stream width, W writers, V readers, E edges.
 """
@@ -29,19 +30,20 @@ from headscope.running.session import narrow_head
 @torch.no_grad()
 def edge_attribution(
     view: EdgeView, graph: Graph, clean_ids: list[list[int]], corrupt_ids: list[list[int]], tokens: AnswerTokens, *,
-    steps: int = 0,
+    steps: int = 0, fill_WTD: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Scores of all edges for each prompt, (B, E).
 
     steps: 0 takes the gradient at the clean run; otherwise it is averaged over that many points between the corrupt and
     the clean embeddings, the middles of equal parts.
+    fill_WTD: as for an edge session; the values of the corrupt run unless given.
     """
-    corrupt_BWTD = writer_values(view, Streams.of(view, corrupt_ids, tokens))
+    corrupt = writer_values(view, Streams.of(view, corrupt_ids, tokens)) if fill_WTD is None else fill_WTD
     if steps == 0:
         run = Gradients(view, clean_ids, tokens)
-        difference_BWTD = writer_values(view, run.streams).sub_(corrupt_BWTD)
+        difference_BWTD = writer_values(view, run.streams).sub_(corrupt)
         return _scores(view, graph, run, difference_BWTD)
-    difference_BWTD = writer_values(view, Streams.of(view, clean_ids, tokens)).sub_(corrupt_BWTD)
+    difference_BWTD = writer_values(view, Streams.of(view, clean_ids, tokens)).sub_(corrupt)
     near, far = embeddings(view.model, corrupt_ids), embeddings(view.model, clean_ids)
     total_BE = torch.zeros(len(clean_ids), len(graph))
     for step in range(steps):

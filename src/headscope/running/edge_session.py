@@ -1,13 +1,14 @@
 """Running edge circuits, exactly.
 
 Every reader (a head, or its q, k and v apart; an MLP; the logits) gets an input of its own: the stream in which each
-writer outside the circuit has the value of the corrupt run,
+writer outside the circuit has the value of its fill, which is that of the corrupt run unless another is given,
 
-    input_v = corrupt stream at v + sum over writers u of keep(u, v) * (u - u in the corrupt run)
+    input_v = base stream at v + sum over writers u of keep(u, v) * (u - fill_u)
 
 then its own norm and its own q, k and v. Many circuits go through in one batch. The attention itself (rotary positions,
 norms of q and k, windows, soft-capping) is the model's own: its projections are replaced, for the time of a pass, by
-what the readers computed.
+what the readers computed. The base stream is what v would read if every writer wrote its fill: the corrupt run's own,
+or the sum of the fills and of what no writer writes (biases of output projections).
 
 Shape letters: C circuits, B prompts, R = C * B rows, T positions, H heads, K head width, D stream width, W writers,
 V readers of a layer, E edges.
@@ -26,7 +27,17 @@ from headscope.models.attention import armed
 from headscope.models.model import Model
 from headscope.models.sparse_gate import Gates, deciding
 from headscope.records import Graph, head_name
-from headscope.running.edge_view import PARTS, Block, EdgeView, Streams, head_values, project, ungrouped, writer_values
+from headscope.running.edge_view import (
+    PARTS,
+    Block,
+    EdgeView,
+    Streams,
+    filled_streams,
+    head_values,
+    project,
+    ungrouped,
+    writer_values,
+)
 from headscope.running.interventions import patched
 from headscope.running.layer_modules import first_output, pass_of, probe_ids, replaced
 from headscope.running.measure import AnswerTokens, answer_logits
@@ -84,7 +95,7 @@ def _off_the_sum(session: EdgeSession) -> dict[str, float]:
     difference between the clean and the corrupt run, from which biases are gone; of the heads of a layer, which read
     the same here, the first stands for all."""
     graph, clean, corrupt = session.graph, session.clean, session.corrupt
-    written_BWTD = (writer_values(session.view, clean).float() - session.corrupt_BWTD.float()).cumsum(1)
+    written_BWTD = (writer_values(session.view, clean).float() - session.fill_BWTD.float()).cumsum(1)
     readers = [place for place, name in enumerate(graph.readers) if ".H" not in name or name.endswith(".H0")]
     off = {}
     for reader, of_clean, of_corrupt in zip(readers, clean.inputs(), corrupt.inputs(), strict=True):
@@ -111,13 +122,21 @@ class EdgeSession:
         corrupt_ids: list[list[int]],
         tokens: AnswerTokens,
         graph: Graph,
+        *,
+        fill_WTD: Tensor | None = None,
     ):
+        """fill_WTD: what writers outside a circuit have, with one position where it is the same at all; the values of
+        the corrupt run unless given."""
         self.view, self.tokens, self.graph = view, tokens, graph
         self.B, self.T = len(clean_ids), len(clean_ids[0])
         self.corrupt = Streams.of(view, corrupt_ids, tokens)
         self.clean = Streams.of(view, clean_ids, tokens)
         self.arguments = _attention_arguments(view, clean_ids[:1])
-        self.corrupt_BWTD = writer_values(view, self.corrupt)
+        if fill_WTD is None:
+            self.fill_BWTD, self.base = writer_values(view, self.corrupt), self.corrupt
+        else:
+            self.fill_BWTD = fill_WTD.expand(self.B, -1, self.T, -1)
+            self.base = filled_streams(view, self.fill_BWTD)
 
     def metrics(self, keep_CE: Tensor) -> Tensor:
         """Metric of every prompt under every circuit, (C, B). keep_CE: which edges of the graph each circuit keeps."""
@@ -130,38 +149,38 @@ class EdgeSession:
         C, H = len(keep_CE), view.model.n_heads
         keep_CVW = _as_matrix(graph, keep_CE)
         splits = 1 if graph.split == "none" else 3
-        first = self.corrupt.attention_in[0]
+        first = self.clean.attention_in[0]
         change_RWTD = first.new_zeros(C * self.B, len(graph.writers), *first.shape[1:])
-        change_RWTD[:, 0] = self._rows(self.clean.attention_in[0] - first, C)
+        change_RWTD[:, 0] = self._rows(first - self.fill_BWTD[:, 0], C)
         reader = 0
         for layer, block in enumerate(view.blocks):
             writer = 1 + layer * (H + 1)
             input_RVTD = self._read(
-                self.corrupt.attention_in[layer], change_RWTD, keep_CVW[:, reader : reader + H * splits]
+                self.base.attention_in[layer], change_RWTD, keep_CVW[:, reader : reader + H * splits]
             )
             z_RTHK = self._attend(layer, block, input_RVTD.unflatten(1, (H, splits)))
             live_RHTD = head_values(block, z_RTHK)
             change_RWTD = _writable(change_RWTD)
-            change_RWTD[:, writer : writer + H] = live_RHTD - self._rows(self.corrupt_BWTD[:, writer : writer + H], C)
+            change_RWTD[:, writer : writer + H] = live_RHTD - self._rows(self.fill_BWTD[:, writer : writer + H], C)
             reader += H * splits
-            stream_RTD = self._read(self.corrupt.mlp_in[layer], change_RWTD, keep_CVW[:, reader : reader + 1])[:, 0]
+            stream_RTD = self._read(self.base.mlp_in[layer], change_RWTD, keep_CVW[:, reader : reader + 1])[:, 0]
             wrote_RTD = first_output(block.mlp(block.before_mlp(stream_RTD)))
             wrote_RTD = wrote_RTD if block.after_mlp is None else block.after_mlp(wrote_RTD)
             change_RWTD = _writable(change_RWTD)
-            change_RWTD[:, writer + H] = wrote_RTD - self._rows(self.corrupt.mlp_out[layer], C)
+            change_RWTD[:, writer + H] = wrote_RTD - self._rows(self.fill_BWTD[:, writer + H], C)
             reader += 1
-        stream_RTD = self._read(self.corrupt.final_in, change_RWTD, keep_CVW[:, reader:])[:, 0]
+        stream_RTD = self._read(self.base.final_in, change_RWTD, keep_CVW[:, reader:])[:, 0]
         return self._metric(stream_RTD[:, -1:])
 
     def _rows(self, value: Tensor, circuits: int) -> Tensor:
         return value.expand(circuits, *value.shape).flatten(0, 1)
 
-    def _read(self, corrupt_BTD: Tensor, change_RWTD: Tensor, keep_CVW: Tensor) -> Tensor:
+    def _read(self, base_BTD: Tensor, change_RWTD: Tensor, keep_CVW: Tensor) -> Tensor:
         """Inputs of some readers, (R, V, T, D)."""
         C = len(keep_CVW)
         keep_RVW = keep_CVW.to(change_RWTD).repeat_interleave(self.B, dim=0)
         changed_RVTD = torch.bmm(keep_RVW, change_RWTD.flatten(2)).unflatten(2, change_RWTD.shape[2:])
-        return changed_RVTD + self._rows(corrupt_BTD, C)[:, None]
+        return changed_RVTD + self._rows(base_BTD, C)[:, None]
 
     def _attend(self, layer: int, block: Block, input_RHSTD: Tensor) -> Tensor:
         """The model's own attention on q, k and v that every head computed from its own input; z (R, T, H, K)."""
@@ -203,7 +222,7 @@ class EdgeSession:
             stack.enter_context(pass_of(self))
             stack.enter_context(narrow)
             for layer in self.view.layers:
-                outputs = self.corrupt.layer_outputs
+                outputs = self.clean.layer_outputs
                 wrapped = (stream_R1D, *[None] * (outputs - 1)) if outputs else stream_R1D
                 stack.enter_context(replaced(layer, lambda *_, wrapped=wrapped, **__: wrapped))
             ids = torch.ones(rows, 1, dtype=torch.long, device=stream_R1D.device)

@@ -44,6 +44,7 @@ class Block:
     weight_HKD: dict[str, Tensor]  # by "q", "k", "v": from a reader's normed input to its head
     bias_HK: dict[str, Tensor | None]
     output_HKD: Tensor
+    output_bias: Tensor | None  # of all heads together, so no head's own
     joint: dict[str, Any]  # by "q", "k": (projection, norm over all heads, index of the head that each head reads)
 
 
@@ -89,11 +90,13 @@ class EdgeView:
                 for name in row.joint_norms:
                     if name.startswith(part):
                         joint[part] = (projection, attention.get_submodule(name), share)
-        output = _inputs_last(attention.get_submodule(row.output)).T.unflatten(0, (H, -1))
+        projection = attention.get_submodule(row.output)
+        output = _inputs_last(projection).T.unflatten(0, (H, -1))
         return Block(
             layer, attention, layer.get_submodule(row.mlp), norm(row.before_attention), norm(row.before_mlp),
             norm(row.after_attention) if row.after_attention else None,
-            norm(row.after_mlp) if row.after_mlp else None, weights, biases, output, joint,
+            norm(row.after_mlp) if row.after_mlp else None, weights, biases, output,
+            projection.bias, joint,
         )  # fmt: skip
 
 
@@ -188,6 +191,21 @@ def writer_values(view: EdgeView, streams: Streams) -> Tensor:
         values[:, at : at + n_heads] = head_values(block, streams.z[layer])
         values[:, at + n_heads] = streams.mlp_out[layer]
     return values
+
+
+def filled_streams(view: EdgeView, value_BWTD: Tensor) -> Streams:
+    """What readers read where every writer writes the given value: their sum, and the biases that no writer writes."""
+    written_BWTD, n_heads = value_BWTD.clone(), view.model.n_heads
+    firsts = [1 + layer * (n_heads + 1) for layer in range(len(view.blocks))]
+    for first, block in zip(firsts, view.blocks, strict=True):
+        if block.output_bias is not None:
+            written_BWTD[:, first] += block.output_bias.detach()
+    written_BWTD, streams = written_BWTD.cumsum(1), Streams(len(view.blocks))
+    for layer, first in enumerate(firsts):
+        streams.attention_in[layer] = written_BWTD[:, first - 1]
+        streams.mlp_in[layer] = written_BWTD[:, first - 1 if view.parallel else first + n_heads - 1]
+    streams.final_in = written_BWTD[:, -1]
+    return streams
 
 
 def project(block: Block, part: str, normed_RHTD: Tensor) -> Tensor:

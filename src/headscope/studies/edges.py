@@ -130,7 +130,7 @@ def _circuit(
     measured = unit(run, f"circuit-{part}-{k}", Curve, lambda: run_circuit(model, task, scores, keep, **pick))
     circuit = circuit_graph(scores, k, connected=connected, **pick)
     ends = {"explained": measured.explained, "low": measured.low, "high": measured.high}
-    circuit.graph.update({name: float(value[0]) for name, value in ends.items()})
+    circuit.graph.update({name: float(value[-1]) for name, value in ends.items()})
     return circuit
 
 
