@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,8 @@ from handmade import CIRCUIT, handmade, handmade_task
 
 import headscope as hs
 from headscope.methods import METHODS
+from headscope.models.attention import install
+from headscope.models.sparse_gate import CONFIG_KEY, Gates, deciding, straight_through
 from headscope.running.measure import AnswerTokens, answer_logits
 
 FINDERS = [(name, {}) for name in METHODS if name != "random"] + [
@@ -123,3 +127,49 @@ def test_unknown_options_are_told(nano):
         hs.methods.ablation(nano, task, fill="corrupt")
     with pytest.raises(hs.InputError, match="at least 1 step"):
         hs.methods.attribution_ig(nano, task, steps=0)
+
+
+def gated(nano: hs.Model, bias: float) -> hs.Model:
+    """nano with gates of that bias."""
+    hf = deepcopy(nano.hf)
+    setattr(hf.config, CONFIG_KEY, {"bias": bias})
+    return hs.Model("gated", hf, nano.tokenizer, install(hf))
+
+
+ATTRIBUTIONS = [hs.methods.attribution, hs.methods.attribution_ig, hs.methods.eap, hs.methods.eap_ig]
+
+
+@pytest.mark.parametrize("method", ATTRIBUTIONS)
+def test_gradients_see_gates_open_and_close(nano, method):
+    """Far from every threshold, and at a temperature at which a sigmoid is flat, a straight-through gate is a hard one;
+    near its threshold it is not. On a dense model there is nothing to choose."""
+    task = hs.tasks.ioi(nano.tokenizer, n=3, seed=1)
+    near, far = gated(nano, 0.5), gated(nano, 1e3)
+    hard = method(near, task, gates="hard")
+    straight, flat = (method(near, task, gates="straight-through", temperature=t) for t in (1.0, 1e5))
+    scale = np.abs(hard.values).max()
+    assert np.abs(straight.values - hard.values).max() > 0.01 * scale
+    np.testing.assert_allclose(flat.values, hard.values, atol=1e-3 * scale)
+    assert (straight.settings["gates"], straight.settings["temperature"]) == ("straight-through", 1.0)
+    open_, dense = method(far, task, gates="straight-through"), method(nano, task, gates="straight-through")
+    np.testing.assert_allclose(open_.values, dense.values, atol=1e-4 * np.abs(dense.values).max())
+    assert "gates" not in dense.settings
+
+
+def test_straight_through_gates_give_the_values_of_hard_ones(nano):
+    model = gated(nano, 0.0)
+    ids = model.batch(hs.tasks.ioi(nano.tokenizer, n=1).clean_ids)["input_ids"]
+    with torch.no_grad():
+        hard = model.hf(input_ids=ids).logits
+        with straight_through(0.5):
+            torch.testing.assert_close(model.hf(input_ids=ids).logits, hard)
+        with deciding(Gates("open")), straight_through(0.5):
+            torch.testing.assert_close(model.hf(input_ids=ids).logits, nano.hf(input_ids=ids).logits)
+        assert (hard - nano.hf(input_ids=ids).logits).abs().max() > 1e-3
+
+
+def test_unknown_gates_are_told(nano):
+    with pytest.raises(hs.InputError, match="straight-through, hard"):
+        hs.methods.eap(nano, hs.tasks.ioi(nano.tokenizer, n=2), gates="soft")
+    with pytest.raises(hs.InputError, match="above 0"):
+        hs.methods.attribution(nano, hs.tasks.ioi(nano.tokenizer, n=2), temperature=0)

@@ -14,15 +14,18 @@ from torch import Tensor
 from headscope.models.model import Model
 from headscope.records import Scores
 from headscope.running.fills import fill_opener
-from headscope.running.gradients import z_and_gradient
+from headscope.running.gradients import gate_gradient, gate_settings, z_and_gradient
 from headscope.running.measure import AnswerTokens, per_prompt
 from headscope.tasks.task import Task
 
 
-def attribution(model: Model, task: Task, *, fill: str = "corrupt") -> Scores:
+def attribution(
+    model: Model, task: Task, *, fill: str = "corrupt", gates: str = "straight-through", temperature: float = 1.0,
+) -> Scores:  # fmt: skip
     """Patching to first order: gradient times difference, one backward pass for all heads.
 
     fill: what a head that is not kept puts out: "corrupt", "mean", "zero" or "mean-position".
+    gates, temperature: of a sparse model, as for eap.
     """
     filled = fill_opener(model, task, fill)
 
@@ -32,5 +35,6 @@ def attribution(model: Model, task: Task, *, fill: str = "corrupt") -> Scores:
         by_layer = [((a - b) * g).sum(dim=(1, 3)) for a, b, g in zip(clean, other, gradient, strict=True)]
         return torch.stack(by_layer, dim=1)
 
-    values = per_prompt(model, task, run, f"Attribution of {model.name} on {task.name}")
-    return Scores.of(model.name, task, "attribution", values, fill=fill)
+    with gate_gradient(gates, temperature):
+        values = per_prompt(model, task, run, f"Attribution of {model.name} on {task.name}")
+    return Scores.of(model.name, task, "attribution", values, fill=fill, **gate_settings(model, gates, temperature))

@@ -18,15 +18,18 @@ from headscope.errors import InputError
 from headscope.models.model import Model
 from headscope.records import Scores
 from headscope.running.fills import fill_opener
-from headscope.running.gradients import embeddings, z_and_gradient, z_of
+from headscope.running.gradients import embeddings, gate_gradient, gate_settings, z_and_gradient, z_of
 from headscope.running.measure import AnswerTokens, per_prompt
 from headscope.tasks.task import Task
 
 
-def attribution_ig(model: Model, task: Task, *, steps: int = 5, fill: str = "corrupt") -> Scores:
+def attribution_ig(
+    model: Model, task: Task, *, steps: int = 5, fill: str = "corrupt", gates: str = "straight-through",
+    temperature: float = 1.0,
+) -> Scores:  # fmt: skip
     """Attribution with the gradient averaged over points between the corrupt and the clean embeddings.
 
-    steps: how many points. fill: as for attribution.
+    steps: how many points. fill, gates, temperature: as for attribution.
     """
     if steps < 1:
         raise InputError(f"attribution-ig needs at least 1 step, found {steps}.")
@@ -45,5 +48,8 @@ def attribution_ig(model: Model, task: Task, *, steps: int = 5, fill: str = "cor
             total_BLH += torch.stack(by_layer, dim=1)
         return total_BLH / steps
 
-    values = per_prompt(model, task, run, f"Attribution-IG of {model.name} on {task.name}")
-    return Scores.of(model.name, task, "attribution-ig", values, steps=steps, fill=fill)
+    with gate_gradient(gates, temperature):
+        values = per_prompt(model, task, run, f"Attribution-IG of {model.name} on {task.name}")
+    return Scores.of(
+        model.name, task, "attribution-ig", values, steps=steps, fill=fill, **gate_settings(model, gates, temperature)
+    )

@@ -9,6 +9,8 @@ paper takes the difference the other way round. Cost: two forward passes and one
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from headscope.models.model import Model
@@ -17,24 +19,44 @@ from headscope.records import EdgeScores
 from headscope.running.edge_gradients import edge_attribution
 from headscope.running.edge_session import EDGE_TOKENS, view_of
 from headscope.running.fills import writer_fill
+from headscope.running.gradients import gate_gradient, gate_settings
 from headscope.running.measure import AnswerTokens, batches, fits
 from headscope.tasks.task import Task
 
 
 def eap(
-    model: Model, task: Task, *, split: str = "none", fill: str = "corrupt", per_prompt: bool = False
+    model: Model,
+    task: Task,
+    *,
+    split: str = "none",
+    fill: str = "corrupt",
+    gates: str = "straight-through",
+    temperature: float = 1.0,
+    per_prompt: bool = False,
 ) -> EdgeScores:
     """Edge attribution: gradient times difference, one backward pass for all edges.
 
     split: "none" makes a head one reader, "qkv" three.
     fill: what an edge outside the circuit carries: "corrupt", "mean", "zero" or "mean-position".
+    gates: of a sparse model, whether gradients see gates open and close ("straight-through", at a temperature, as in
+    training) or only what open ones let through ("hard").
     per_prompt: keep every prompt's scores as well.
     """
-    return attribute_edges(model, task, "eap", split=split, steps=0, fill=fill, per_prompt=per_prompt)
+    options: dict[str, Any] = {"split": split, "fill": fill, "gates": gates, "temperature": temperature}
+    return attribute_edges(model, task, "eap", steps=0, per_prompt=per_prompt, **options)
 
 
 def attribute_edges(
-    model: Model, task: Task, method: str, *, split: str, steps: int, fill: str, per_prompt: bool
+    model: Model,
+    task: Task,
+    method: str,
+    *,
+    split: str,
+    steps: int,
+    fill: str,
+    gates: str,
+    temperature: float,
+    per_prompt: bool,
 ) -> EdgeScores:
     """Scores in batches, so that memory does not grow with the number of prompts."""
     fits(model, task)
@@ -42,7 +64,8 @@ def attribute_edges(
     graph, fill_WTD = view.graph(split), writer_fill(view, task, fill)
     total = np.zeros(len(graph))
     each = np.empty((len(task), len(graph)), np.float32) if per_prompt else None
-    with bar(f"{method} of {len(graph):,} edges of {model.name} on {task.name}", len(task), unit="prompts") as shown:
+    title = f"{method} of {len(graph):,} edges of {model.name} on {task.name}"
+    with gate_gradient(gates, temperature), bar(title, len(task), unit="prompts") as shown:
         for rows in batches(task, EDGE_TOKENS):
             clean, corrupt = ([ids[i] for i in rows] for ids in (task.clean_ids, task.corrupt_ids))
             tokens = AnswerTokens.of(task, rows, model.device)
@@ -51,5 +74,5 @@ def attribute_edges(
             if each is not None:
                 each[rows] = scores
             shown.advance(len(rows))
-    options = {"steps": steps} if steps else {}
-    return EdgeScores.of(model.name, task, method, graph, total / len(task), each, fill=fill, **options)
+    options = {"fill": fill, **({"steps": steps} if steps else {}), **gate_settings(model, gates, temperature)}
+    return EdgeScores.of(model.name, task, method, graph, total / len(task), each, **options)

@@ -9,6 +9,8 @@ backward pass per step.
 
 from __future__ import annotations
 
+from typing import Any
+
 from headscope.errors import InputError
 from headscope.methods.eap import attribute_edges
 from headscope.models.model import Model
@@ -17,12 +19,21 @@ from headscope.tasks.task import Task
 
 
 def eap_ig(
-    model: Model, task: Task, *, steps: int = 5, split: str = "none", fill: str = "corrupt", per_prompt: bool = False
+    model: Model,
+    task: Task,
+    *,
+    steps: int = 5,
+    split: str = "none",
+    fill: str = "corrupt",
+    gates: str = "straight-through",
+    temperature: float = 1.0,
+    per_prompt: bool = False,
 ) -> EdgeScores:
     """Edge attribution with the gradient averaged between corrupt and clean embeddings.
 
-    steps: how many points. split, fill, per_prompt: as for eap.
+    steps: how many points. split, fill, gates, temperature, per_prompt: as for eap.
     """
     if steps < 1:
         raise InputError(f"eap-ig needs at least 1 step, found {steps}.")
-    return attribute_edges(model, task, "eap-ig", split=split, steps=steps, fill=fill, per_prompt=per_prompt)
+    options: dict[str, Any] = {"split": split, "fill": fill, "gates": gates, "temperature": temperature}
+    return attribute_edges(model, task, "eap-ig", steps=steps, per_prompt=per_prompt, **options)

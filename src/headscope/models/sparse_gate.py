@@ -81,6 +81,18 @@ def deciding(gates: Gates) -> Iterator[Gates]:
         _GATES.reset(token)
 
 
+@contextmanager
+def straight_through(temperature: float) -> Iterator[None]:
+    """Inside the block gradients pass hard gates as in training without noise, d open / d g = sigmoid'(g / temperature)
+    / temperature. Values stay those of the hard gate; gates that are decided otherwise (random, open) stay so."""
+    now = _GATES.get()
+    if now is not None and now.kind != "hard":
+        yield
+        return
+    with deciding(Gates("trained", noise=0.0, temperature=temperature)):
+        yield
+
+
 def gates_of(module: nn.Module) -> Gates | None:
     """How the gates of an attention module are to be decided now; None where the model is dense."""
     config: Any = getattr(module, "config", None)

@@ -6,16 +6,39 @@ Shape letters: B prompts, T positions, H heads, K head width, D stream width.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from headscope.errors import InputError
 from headscope.models.attention import Call, armed
 from headscope.models.model import Model
+from headscope.models.sparse_gate import CONFIG_KEY, straight_through
 from headscope.running.interventions import record
 from headscope.running.measure import AnswerTokens, answer_logits
 from headscope.running.session import narrow_head
+
+# How a sparse model's gates pass gradients; a dense model has none.
+GATES = ("straight-through", "hard")
+
+
+def gate_gradient(gates: str, temperature: float) -> AbstractContextManager[None]:
+    """A block in which gradients pass the gates of a sparse model: "hard" by what an open gate lets through alone,
+    "straight-through" also by whether it opens or closes, as if it were a sigmoid of that temperature."""
+    if gates not in GATES:
+        raise InputError(f"Unknown gates {gates!r}. Known: {', '.join(GATES)}.")
+    if temperature <= 0:
+        raise InputError(f"The temperature of a gate is above 0, found {temperature:g}.")
+    return straight_through(temperature) if gates == "straight-through" else nullcontext()
+
+
+def gate_settings(model: Model, gates: str, temperature: float) -> dict[str, Any]:
+    """How gradients passed the gates, for the record; nothing for a dense model."""
+    if not hasattr(model.hf.config, CONFIG_KEY):
+        return {}
+    return {"gates": gates, **({"temperature": temperature} if gates == "straight-through" else {})}
 
 
 def z_of(model: Model, ids: list[list[int]], tokens: AnswerTokens) -> list[Tensor]:
