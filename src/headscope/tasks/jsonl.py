@@ -107,7 +107,7 @@ def common_metric(path: Path, rows: list[tuple[int, dict[str, Any]]]) -> str:
     metric = row.get("metric", default)
     for line, row in rows:
         found = row.get("metric", metric)
-        if found not in METRICS:
+        if found not in tuple(METRICS):
             raise InputError(f"{path.name}, line {line}: metric must be one of {', '.join(METRICS)}, found {found!r}.")
         if found != metric:
             raise InputError(
