@@ -15,7 +15,7 @@ from shapes import PAIRS, TOKENS, gpt2_small, pairs, peak_memory, ratio
 
 import headscope as hs
 from headscope.running.edge_session import EdgeSession, view_of
-from headscope.running.measure import AnswerTokens
+from headscope.running.targets import Targets
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
     graph = view.graph("qkv")
     ids = torch.tensor(task.clean_ids)
     keep_1E = (torch.rand(len(graph), generator=torch.Generator().manual_seed(0)).argsort() < 1000).float()[None]
-    tokens = AnswerTokens.of(task, list(range(len(task))), model.device)
+    tokens = Targets.of(task, list(range(len(task))), model.device)
 
     @torch.no_grad()
     def plain() -> None:

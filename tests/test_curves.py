@@ -20,7 +20,7 @@ from headscope.records import (
     needed,
     resampled,
 )
-from headscope.running.measure import AnswerTokens, answer_logits
+from headscope.running.targets import Targets, metrics_of
 from headscope.sweeps import grid, random_band
 
 
@@ -50,12 +50,12 @@ def test_no_heads_is_what_the_direct_path_gives(nano, task, scores):
     nothing = torch.zeros(nano.n_layers, nano.n_heads)
     metrics = []
     for row in range(len(task)):
-        tokens = AnswerTokens.of(task, [row], nano.device)
+        tokens = Targets.of(task, [row], nano.device)
         with hs.record(nano) as z:
-            corrupt = tokens(answer_logits(nano, [task.corrupt_ids[row]]))
+            corrupt = metrics_of(nano, [task.corrupt_ids[row]], tokens)
         with hs.patched(nano, nothing, fill=z):
-            direct = tokens(answer_logits(nano, [task.clean_ids[row]]))
-        metrics.append((direct.item(), corrupt.item(), tokens(answer_logits(nano, [task.clean_ids[row]])).item()))
+            direct = metrics_of(nano, [task.clean_ids[row]], tokens)
+        metrics.append((direct.item(), corrupt.item(), metrics_of(nano, [task.clean_ids[row]], tokens).item()))
     direct, corrupt, clean = np.mean(metrics, axis=0)
     assert curve.explained[0] == pytest.approx((direct - corrupt) / (clean - corrupt), abs=1e-5)
 
@@ -70,11 +70,11 @@ def test_a_ranking_per_prompt_keeps_each_prompts_own_heads(nano, task, scores, s
         best = np.argsort(-(values if signed else np.abs(values)), kind="stable")[:k]
         keep = torch.zeros(nano.n_layers * nano.n_heads)
         keep[best.tolist()] = 1
-        tokens = AnswerTokens.of(task, [row], nano.device)
+        tokens = Targets.of(task, [row], nano.device)
         with hs.record(nano) as z:
-            answer_logits(nano, [task.corrupt_ids[row]])
+            nano.hf(torch.tensor([task.corrupt_ids[row]]))
         with hs.patched(nano, keep.view(nano.n_layers, nano.n_heads), fill=z):
-            expected = tokens(answer_logits(nano, [task.clean_ids[row]])).item()
+            expected = metrics_of(nano, [task.clean_ids[row]], tokens).item()
         assert curve.metrics[0, row] == pytest.approx(expected, abs=1e-5)
 
 
@@ -98,15 +98,15 @@ def test_a_mean_per_position_is_the_mean_of_the_recorded_runs(nano, task, scores
     rows = [i for i in range(len(task)) if len(task.clean_ids[i]) == len(task.clean_ids[0])]
     task = task.take(rows)
     with hs.record(nano) as z:
-        answer_logits(nano, task.clean_ids)
+        nano.hf(torch.tensor(task.clean_ids))
     means = [z[layer].mean(0, keepdim=True) for layer in range(nano.n_layers)]
     curve = hs.sweep(nano, task, scores, fill="mean-position", k=[4])
     keep = torch.zeros(nano.n_layers, nano.n_heads)
     for layer, head in scores.ranked()[:4]:
         keep[layer, head] = 1
-    tokens = AnswerTokens.of(task, list(range(len(task))), nano.device)
+    tokens = Targets.of(task, list(range(len(task))), nano.device)
     with hs.patched(nano, keep, fill=means):
-        expected = tokens(answer_logits(nano, task.clean_ids))
+        expected = metrics_of(nano, task.clean_ids, tokens)
     np.testing.assert_allclose(curve.metrics[0], expected.numpy(), atol=1e-5)
 
 

@@ -18,7 +18,7 @@ from headscope.running.edge_session import EdgeSession, view_of
 from headscope.running.edge_view import EdgeView, Streams, writer_values
 from headscope.running.fills import head_fill, writer_fill
 from headscope.running.gradients import embedded, embeddings
-from headscope.running.measure import AnswerTokens, answer_logits
+from headscope.running.targets import Targets, metrics_of
 from headscope.sweeps import run_circuit
 
 NAMES = ["gpt2", "gpt_neox", "llama-gqa", "mistral", "qwen2", "qwen3", "olmo", "olmo2", "gemma2", "gemma3"]
@@ -37,10 +37,10 @@ def views(tiny):
     return get
 
 
-def pair() -> tuple[list[list[int]], list[list[int]], AnswerTokens]:
+def pair() -> tuple[list[list[int]], list[list[int]], Targets]:
     draw = torch.Generator().manual_seed(3)
     clean, corrupt = (torch.randint(3, VOCAB, (B, T), generator=draw).tolist() for _ in range(2))
-    return clean, corrupt, AnswerTokens.first_two(B, torch.device("cpu"))
+    return clean, corrupt, Targets.first_two(B, torch.device("cpu"))
 
 
 def test_every_row_is_tested(views):
@@ -57,7 +57,7 @@ def test_all_edges_are_the_clean_run_and_none_the_corrupt(views, name, split):
     session = EdgeSession(view, clean, corrupt, tokens, graph)
     keep = torch.stack([torch.ones(len(graph)), torch.zeros(len(graph))])
     found = session.metrics(keep)
-    expected = torch.stack([tokens(answer_logits(view.model, ids)) for ids in (clean, corrupt)])
+    expected = torch.stack([metrics_of(view.model, ids, tokens) for ids in (clean, corrupt)])
     np.testing.assert_allclose(found.numpy(), expected.numpy(), atol=1e-5, rtol=1e-5)
     assert (expected[0] - expected[1]).abs().min() > 1e-3
 
@@ -76,9 +76,9 @@ def test_all_edges_into_a_head_cut_is_that_heads_corrupt_value(views, name):
         mask = torch.ones(model.n_layers, model.n_heads)
         mask[layer, head] = 0
         with hs.record(model) as z:
-            answer_logits(model, corrupt)
+            model.hf(torch.tensor(corrupt))
         with hs.patched(model, mask, fill=z):
-            expected = tokens(answer_logits(model, clean))
+            expected = metrics_of(model, clean, tokens)
         np.testing.assert_allclose(session.metrics(keep[None])[0].numpy(), expected.numpy(), atol=1e-5, rtol=1e-5)
 
 
@@ -220,7 +220,7 @@ def test_patching_an_edge_is_running_the_circuit_without_it(views):
     task = hs.tasks.Task("made", "logit-diff", texts[0], texts[1], clean, corrupt, [[1]] * B, [[2]] * B, "w", 0)
     names = [graph.edges[7], graph.edges[-3]]
     scores = hs.methods.edge_patching(model, task, edges=names)
-    tokens = AnswerTokens.of(task, list(range(B)), model.device)
+    tokens = Targets.of(task, list(range(B)), model.device)
     keep = torch.ones(3, len(graph))
     keep[1, 7] = keep[2, -3] = 0
     with torch.no_grad():
@@ -246,10 +246,10 @@ def made_task() -> hs.tasks.Task:
 def test_all_edges_are_the_clean_run_for_every_fill(views, name, fill):
     """And none is what the logits make of the fills alone: the same for every prompt."""
     view, task = views(name), made_task()
-    graph, tokens = view.graph(), AnswerTokens.of(made_task(), list(range(B)), torch.device("cpu"))
+    graph, tokens = view.graph(), Targets.of(made_task(), list(range(B)), torch.device("cpu"))
     session = EdgeSession(view, *pair()[:2], tokens, graph, fill_WTD=writer_fill(view, task, fill))
     whole, none = session.metrics(torch.stack([torch.ones(len(graph)), torch.zeros(len(graph))]))
-    np.testing.assert_allclose(whole, tokens(answer_logits(view.model, task.clean_ids)), atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(whole, metrics_of(view.model, task.clean_ids, tokens), atol=1e-5, rtol=1e-5)
     np.testing.assert_allclose(none, none[:1].expand(B), atol=1e-6)
     assert (whole - none).abs().max() > 1e-3
 
@@ -261,14 +261,14 @@ def test_all_edges_out_of_heads_cut_is_patching_them_with_the_fill(views, name, 
     """(Not so behind a norm over all heads: taken out there, a head changes the others' shares.)"""
     view, task = views(name), made_task()
     graph, model = view.graph(), view.model
-    tokens = AnswerTokens.of(task, list(range(B)), model.device)
+    tokens = Targets.of(task, list(range(B)), model.device)
     session = EdgeSession(view, *pair()[:2], tokens, graph, fill_WTD=writer_fill(view, task, fill))
     writers = np.array(graph.writers)[graph.ends[0]]
     keep = torch.from_numpy(~np.isin(writers, ["L0.H1", "L1.H2", "L1.H3"])).float()
     mask = torch.ones(model.n_layers, model.n_heads)
     mask[0, 1] = mask[1, 2] = mask[1, 3] = 0
     with hs.patched(model, mask, fill=head_fill(model, task, fill)):
-        expected = tokens(answer_logits(model, task.clean_ids))
+        expected = metrics_of(model, task.clean_ids, tokens)
     np.testing.assert_allclose(session.metrics(keep[None])[0], expected, atol=1e-5, rtol=1e-5)
 
 

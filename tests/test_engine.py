@@ -10,8 +10,9 @@ import torch
 from architectures import ALL, VOCAB
 
 import headscope as hs
-from headscope.running.measure import AnswerTokens
+from headscope.running.batching import budget
 from headscope.running.session import Session, engine_of
+from headscope.running.targets import Targets
 from headscope.tasks import Task
 
 NAMES = list(ALL)
@@ -60,7 +61,7 @@ def slow_twin(model: hs.Model, task: Task, keep_CLH: torch.Tensor, side: str, *,
         return made
 
     clean = inputs(task.clean_ids)
-    tokens = AnswerTokens.of(task, list(range(len(task))), model.device)
+    tokens = Targets.of(task, list(range(len(task))), model.device)
     lengths = torch.tensor([len(ids) for ids in task.clean_ids])
     last = torch.full_like(lengths, clean["input_ids"].shape[1] - 1) if side == "left" else lengths - 1
     with hs.record(model) as z:
@@ -69,7 +70,7 @@ def slow_twin(model: hs.Model, task: Task, keep_CLH: torch.Tensor, side: str, *,
     for keep_LH in keep_CLH:
         with hs.patched(model, keep_LH, fill=z if fill == "corrupt" else None):
             logits = model.hf(**clean, use_cache=False).logits
-        rows.append(tokens(logits[torch.arange(len(task)), last]).numpy())
+        rows.append(tokens(logits[torch.arange(len(task)), last][:, None]).numpy())
     return np.stack(rows)
 
 
@@ -94,12 +95,12 @@ def test_fast_is_the_slow_twin(models, name, side, metric):
     expected = slow_twin(model, task, keep, side)
     for length in (9, 6, 4):
         rows = [i for i in range(len(task)) if len(task.clean_ids[i]) == length]
-        tokens = AnswerTokens.of(task, rows, model.device)
+        tokens = Targets.of(task, rows, model.device)
         clean, corrupt = ([ids[i] for i in rows] for ids in (task.clean_ids, task.corrupt_ids))
         together = Session(model, clean, tokens, other_ids=corrupt).metrics(keep)
         np.testing.assert_allclose(together.numpy(), expected[:, rows], atol=1e-5, rtol=1e-5)
         for row in rows:  # alone, so that each pair's own prefix is skipped
-            tokens = AnswerTokens.of(task, [row], model.device)
+            tokens = Targets.of(task, [row], model.device)
             session = Session(model, [task.clean_ids[row]], tokens, other_ids=[task.corrupt_ids[row]])
             np.testing.assert_allclose(session.metrics(keep).numpy()[:, 0], expected[:, row], atol=1e-5, rtol=1e-5)
     assert np.ptp(expected, axis=0).max() > 1e-3, "masks must matter for the test to mean anything"
@@ -111,7 +112,7 @@ def test_zero_fill_and_masks_per_prompt(models, name):
     model, task = models(name), made_task()
     keep = masks(model)
     rows = [0, 1, 2]
-    tokens = AnswerTokens.of(task, rows, model.device)
+    tokens = Targets.of(task, rows, model.device)
     session = Session(model, [task.clean_ids[i] for i in rows], tokens)
     expected = slow_twin(model, task, keep, "right", fill="zero")[:, rows]
     np.testing.assert_allclose(session.metrics(keep).numpy(), expected, atol=1e-5, rtol=1e-5)
@@ -134,9 +135,9 @@ def test_running_out_of_memory_halves_the_batch(models):
     model, task = models("gpt2"), made_task()
     keep = masks(model)
     rows = [0, 1, 2]
-    session = Session(model, [task.clean_ids[i] for i in rows], AnswerTokens.of(task, rows, model.device))
+    session = Session(model, [task.clean_ids[i] for i in rows], Targets.of(task, rows, model.device))
     expected = session.metrics(keep)
-    tokens_before = session.engine.tokens
+    before = budget(model, "masks")
 
     def too_large(_module, args, kwargs):
         if kwargs["input_ids"].shape[0] > 6:
@@ -145,10 +146,10 @@ def test_running_out_of_memory_halves_the_batch(models):
     hook = model.hf.register_forward_pre_hook(too_large, with_kwargs=True)
     try:
         np.testing.assert_allclose(session.metrics(keep).numpy(), expected.numpy(), atol=1e-6)
-        assert session.engine.tokens < tokens_before
+        assert budget(model, "masks") < before
     finally:
         hook.remove()
-        session.engine.tokens = tokens_before
+        del model.kept["budgets"]
 
 
 def test_a_model_that_fails_the_check_runs_plainly_and_says_so(tiny):
@@ -171,7 +172,7 @@ def test_a_model_that_fails_the_check_runs_plainly_and_says_so(tiny):
         keep = masks(model)
         rows = [0, 1, 2]
         clean, corrupt = ([ids[i] for i in rows] for ids in (task.clean_ids, task.corrupt_ids))
-        tokens = AnswerTokens.of(task, rows, model.device)
+        tokens = Targets.of(task, rows, model.device)
         with torch.no_grad():
             found = Session(model, clean, tokens, other_ids=corrupt).metrics(keep)
         expected = slow_twin(model, task.take(rows), keep, "right")

@@ -27,8 +27,8 @@ from headscope.functions.questions import FUNCTIONS, Question, split
 from headscope.functions.states import answer_states, telling_tokens
 from headscope.records import Scores
 from headscope.running.interventions import patched
-from headscope.running.measure import AnswerTokens
 from headscope.running.session import Engine, Session
+from headscope.running.targets import Targets
 
 
 def test_the_built_in_questions():
@@ -315,7 +315,7 @@ def test_ablation_behind_the_examples(nano):
             assert scores.per_prompt[i, layer, head] == pytest.approx(expected, abs=1e-3)
     plainly = Engine(nano)
     plainly.reason = "asked to run plainly"
-    tokens = AnswerTokens.of(task, [0], nano.device)
+    tokens = Targets.of(task, [0], nano.device)
     keep = 1 - torch.eye(16).view(16, 4, 4)
     slow = Session(nano, task.clean_ids[:1], tokens, start=len(prefix), engine=plainly)
     np.testing.assert_allclose((slow.metric_B - slow.metrics(keep))[:, 0].view(4, 4), scores.per_prompt[0], atol=1e-3)

@@ -18,7 +18,7 @@ from headscope.models.attention import install
 from headscope.records import ROLES, Roles, against_patching, agreement, ranks, spread
 from headscope.roles import ablate, head_effects, masked_log_probs
 from headscope.running.gates import Fit, Stage, batch_rows, gate_gradient, press
-from headscope.running.targets import TargetBatch, row_sums, targets_of, token_log_probs
+from headscope.running.targets import Targets, metrics_of
 from headscope.studies.roles import split
 
 QUICK = Preset(Stage(6, (0.5, 0.1)), Stage(8, (0.6, 0.2)), batch=4)
@@ -54,8 +54,8 @@ def test_targets_and_open_gates(name: str):
     """Log P at target positions only, of padded rows, is that of all logits of each row; with gates at 1 too."""
     model, task = tiny_model(name), random_task()
     expected = [slow_log_prob(model, p, t) for p, t in zip(task.clean_ids, task.targets, strict=True)]
-    batch = TargetBatch.of(task.clean_ids, targets_of(task), model.device)
-    np.testing.assert_allclose(row_sums(token_log_probs(model, batch)[0], batch), expected, atol=1e-4)
+    targets = Targets.of(task, range(len(task)), model.device)
+    np.testing.assert_allclose(metrics_of(model, task.clean_rows, targets), expected, atol=1e-4)
     ones_CLH = torch.ones(2, model.n_layers, model.n_heads)
     np.testing.assert_allclose(masked_log_probs(model, task, ones_CLH), [expected] * 2, atol=1e-4)
 

@@ -13,7 +13,7 @@ import headscope as hs
 from headscope.methods import METHODS
 from headscope.models.attention import install
 from headscope.models.sparse_gate import CONFIG_KEY, Gates, deciding, straight_through
-from headscope.running.measure import AnswerTokens, answer_logits
+from headscope.running.targets import Targets, metrics_of
 
 FINDERS = [(name, {}) for name in METHODS if name != "random"] + [
     ("patching", {"direction": "denoising"}),
@@ -68,17 +68,17 @@ def test_attribution_is_the_slope_of_patching(nano):
     scores = hs.methods.attribution(nano, task)
     length = len(task.clean_ids[0])
     rows = [i for i in range(len(task)) if len(task.clean_ids[i]) == length]
-    tokens = AnswerTokens.of(task, rows, nano.device)
+    tokens = Targets.of(task, rows, nano.device)
     clean, corrupt = ([ids[i] for i in rows] for ids in (task.clean_ids, task.corrupt_ids))
     with torch.no_grad(), hs.record(nano) as z:
-        answer_logits(nano, corrupt)
+        nano.hf(torch.tensor(corrupt))
     for layer, head in [(0, 1), (2, 1), (3, 3)]:
         values = []
         for step in (0.02, -0.02):
             keep = torch.ones(nano.n_layers, nano.n_heads)
             keep[layer, head] -= step
             with torch.no_grad(), hs.patched(nano, keep, fill=z):
-                values.append(tokens(answer_logits(nano, clean)))
+                values.append(metrics_of(nano, clean, tokens))
         slope = (values[1] - values[0]) / 0.04
         np.testing.assert_allclose(scores.per_prompt[rows, layer, head], slope.numpy(), atol=2e-3, rtol=2e-2)
 
@@ -107,7 +107,7 @@ def test_gradient_is_the_gradient_of_the_gate(nano):
     for row in range(len(task)):
         gate = torch.ones(nano.n_layers, nano.n_heads, requires_grad=True)
         with hs.gated(nano, gate):
-            metric = AnswerTokens.of(task, [row], nano.device)(answer_logits(nano, [task.clean_ids[row]]))
+            metric = metrics_of(nano, [task.clean_ids[row]], Targets.of(task, [row], nano.device))
         (slope,) = torch.autograd.grad(metric.sum(), gate)
         np.testing.assert_allclose(scores.per_prompt[row], slope.numpy(), atol=1e-5, rtol=1e-4)
 

@@ -12,7 +12,7 @@ import headscope
 from headscope.tasks import TASKS
 from headscope.tasks.docstring import ARGUMENTS
 from headscope.tasks.ioi import NAMES
-from headscope.tasks.task import single_tokens
+from headscope.tasks.items import single_tokens
 
 FOLDER = Path(headscope.__file__).parent / "models" / "nano"
 # The seed whose prompts tools/train_nano.py keeps out of training; their words and templates are the trained ones.

@@ -68,7 +68,7 @@ def test_blimp(smollm2_tokenizer):
     assert len(task) == 50
     assert all(len(foils) == 1 for foils in task.foils)
     item = read_blimp({"sentence_good": "The cats sleep here.", "sentence_bad": "The cats sleeps here."})
-    assert (item.prompt, item.target, item.foils) == ("The cats", " sleep here.", (" sleeps here.",))
+    assert (item.clean, item.targets, item.foils) == ("The cats", (" sleep here.",), (" sleeps here.",))
 
 
 def test_commonsense_qa(smollm2_tokenizer):
@@ -83,7 +83,7 @@ def test_gsm8k(smollm2_tokenizer):
     task = make_task(shared("data", "gsm8k_test.jsonl"), smollm2_tokenizer, n=5)
     assert min(map(len, task.targets)) > 10
     item = read_gsm8k({"question": "q", "answer": "It is 2*3=<<2*3=6>>6.\n#### 6"})
-    assert item.target == " It is 2*3=6.\nThe answer is 6"
+    assert item.targets == (" It is 2*3=6.\nThe answer is 6",)
 
 
 def test_big_bench(tmp_path: Path, smollm2_tokenizer):

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from headscope.errors import InputError
 from headscope.tasks import TASKS, Task, greater_than, ioi, ioi_long, make_task
-from headscope.tasks.task import Pair, build
+from headscope.tasks.items import Item, build
 
 SHARED = Path(__file__).parents[2] / "shared"
 LOCAL = {
@@ -180,9 +180,9 @@ def test_too_few_names_say_so():
 
 
 def test_too_few_prompts_say_why():
-    def draw(rng, slot) -> Pair:
+    def draw(rng, slot) -> Item:
         number = rng.randrange(3)
-        return Pair(f"{number}a", f"{number}b", ("x",), ("y",), changed=1)
+        return Item(f"{number}a", f"{number}b", ("x",), ("y",), changed=1)
 
     assert isinstance(build("few", "logit-diff", draw, split_words(), n=3, seed=0), Task)
     with pytest.raises(InputError, match=r"Task few found 3 of 4 prompts .* the same prompt came up again"):
@@ -192,15 +192,15 @@ def test_too_few_prompts_say_why():
 @pytest.mark.parametrize(
     ("pair", "reason"),
     [
-        (Pair("ab", "acc", ("x",), ("y",), 1), "differ in length"),
-        (Pair("abc", "axy", ("x",), ("y",), 1), "a changed word is not one token"),
-        (Pair("ab", "ac", ("xy",), ("y",), 1), "an answer is not one token"),
-        (Pair("ab", "ac", ("x",), ("yz",), 1), "an answer is not one token"),
-        (Pair("ab", "ac", ("th",), ("y",), 1), "an answer is not one token"),
-        (Pair("ab", "ac", ("x",), ("y", "x"), 1), "the same token"),
+        (Item("ab", "acc", ("x",), ("y",), 1), "differ in length"),
+        (Item("abc", "axy", ("x",), ("y",), 1), "a changed word is not one token"),
+        (Item("ab", "ac", ("xy",), ("y",), 1), "an answer is not one token"),
+        (Item("ab", "ac", ("x",), ("yz",), 1), "an answer is not one token"),
+        (Item("ab", "ac", ("th",), ("y",), 1), "an answer is not one token"),
+        (Item("ab", "ac", ("x",), ("y", "x"), 1), "the same token"),
     ],
 )
-def test_unusable_pairs_are_turned_down(pair: Pair, reason: str):
+def test_unusable_pairs_are_turned_down(pair: Item, reason: str):
     """The tokenizer knows "bth": after "ab" the answer "th" would change the prompt's own last token."""
     with pytest.raises(InputError, match=reason):
         build("bad", "logit-diff", lambda rng, slot: pair, split_words("bth"), n=1, seed=0)

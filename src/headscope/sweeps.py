@@ -12,7 +12,7 @@ S resamples.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,9 +23,10 @@ from torch import Tensor
 from headscope.errors import InputError
 from headscope.models.model import Model
 from headscope.records import BASELINES, Curve, EdgeScores, Scores, resampled
-from headscope.running.edge_session import EDGE_TOKENS, view_of
+from headscope.running.edge_session import view_of
 from headscope.running.fills import edge_session_opener, session_opener
-from headscope.running.measure import AnswerTokens, answer_logits, per_prompt
+from headscope.running.measure import per_prompt
+from headscope.running.targets import Targets, metrics_of
 from headscope.tasks.task import Task
 
 RANKINGS = ("task", "prompt")
@@ -84,7 +85,7 @@ def sweep(
     about = {**about, **({"choice": choice} if edges else {})}
     if ranking == "prompt":
         rank_NE = np.stack([_ranks(replace(scores, values=values), signed, choice) for values in scores.per_prompt])
-        keep: Callable[[list[int]], np.ndarray] = lambda rows: rank_NE[rows] < counts[:, None, None]  # noqa: E731
+        keep: Callable[[Sequence[int]], np.ndarray] = lambda rows: rank_NE[list(rows)] < counts[:, None, None]  # noqa: E731
     else:
         rank_E = _ranks(scores, signed, choice)
         keep = lambda _: rank_E < counts[:, None]  # noqa: E731
@@ -128,7 +129,7 @@ def _scored_on(scores: Scores | EdgeScores, task: Task) -> str:
 
 
 def _metrics(
-    model: Model, task: Task, scores: Scores | EdgeScores, keep: Callable[[list[int]], np.ndarray], fill: str,
+    model: Model, task: Task, scores: Scores | EdgeScores, keep: Callable[[Sequence[int]], np.ndarray], fill: str,
     title: str,
 ) -> np.ndarray:  # fmt: skip
     """Metrics of every prompt: clean, corrupt, and under every circuit; (2 + C, N). keep: from the rows of a batch,
@@ -136,23 +137,23 @@ def _metrics(
     if isinstance(scores, EdgeScores):
         open_edges = edge_session_opener(model, task, scores.graph, fill)
 
-        def run(rows: list[int], tokens: AnswerTokens) -> Tensor:
-            session = open_edges(rows, tokens)
+        def run(rows: Sequence[int], targets: Targets) -> Tensor:
+            session = open_edges(rows, targets)
             ends_2B = torch.stack([session.clean.metric_B, session.corrupt.metric_B])
             return torch.cat([ends_2B, session.metrics(torch.from_numpy(keep(rows)).float())]).T
 
-        return per_prompt(model, task, run, title, tokens=EDGE_TOKENS).astype(np.float64).T
+        return per_prompt(model, task, run, title, purpose="edge prompts", corrupt=True).astype(np.float64).T
     open_heads = session_opener(model, task, fill)
 
-    def run_heads(rows: list[int], tokens: AnswerTokens) -> Tensor:
-        session = open_heads(rows, tokens)
+    def run_heads(rows: Sequence[int], targets: Targets) -> Tensor:
+        session = open_heads(rows, targets)
         corrupt_B = session.other_metric_B  # known where closed heads are filled from the corrupt run
         if corrupt_B is None:
-            corrupt_B = tokens(answer_logits(model, [task.corrupt_ids[i] for i in rows]))
+            corrupt_B = metrics_of(model, [task.corrupt_rows[i] for i in rows], targets)
         keep_CBLH = torch.from_numpy(keep(rows)).float().unflatten(-1, scores.values.shape)
         return torch.cat([session.metric_B[None], corrupt_B[None], session.metrics(keep_CBLH)]).T
 
-    return per_prompt(model, task, run_heads, title).astype(np.float64).T
+    return per_prompt(model, task, run_heads, title, corrupt=True).astype(np.float64).T
 
 
 def _redrawn(model: Model, task: Task, scores: Scores | EdgeScores, curve: Curve, draws: int, seed: int) -> Curve:

@@ -8,7 +8,7 @@ the prompt. Heads are taken away at the positions of the question and the answer
 as they are, which asks what a head does for this question, and lets their keys and values be computed once. Cost per
 question: one forward pass per head of the part above it, or one forward and one backward.
 
-Shape letters: B prompts, T positions, L layers, H heads, K head width.
+Shape letters: B prompts, T positions, V vocabulary.
 """
 
 from __future__ import annotations
@@ -16,41 +16,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from headscope.errors import InputError
 from headscope.functions.questions import Question
+from headscope.methods.gradient import gate_gradients
 from headscope.models.model import Model
 from headscope.records import Scores
-from headscope.running.gradients import z_and_gradient
-from headscope.running.measure import AnswerTokens, per_prompt
-from headscope.running.session import Session
+from headscope.running.fills import effects, session_opener
 from headscope.tasks.task import Task, encode, tokenizer_name
 
 
-@torch.no_grad()
 def ablation(model: Model, task: Task, *, start: int) -> Scores:
     """Exact: set each head's output to zero behind position `start`, and see what the answer loses."""
-    L, H = model.n_layers, model.n_heads
-    all_but_one = 1 - torch.eye(L * H).view(L * H, L, H)
-
-    def run(rows: list[int], tokens: AnswerTokens) -> Tensor:
-        session = Session(model, [task.clean_ids[i] for i in rows], tokens, start=start)
-        return (session.metric_B - session.metrics(all_but_one)).T.unflatten(1, (L, H))
-
-    values = per_prompt(model, task, run, f"Ablating {L * H} heads of {model.name} on {task.name}")
+    values = effects(model, task, session_opener(model, task, "zero", start=start), "Ablating")
     return Scores.of(model.name, task, "ablation", values, fill="zero", start=start)
 
 
 def attribution(model: Model, task: Task, *, start: int) -> Scores:
     """Ablation to first order, by one backward pass for all heads."""
-
-    def run(rows: list[int], tokens: AnswerTokens) -> Tensor:
-        z, gradient = z_and_gradient(model, [task.clean_ids[i] for i in rows], tokens)
-        by_layer = [(a * g)[:, start:].sum(dim=(1, 3)) for a, g in zip(z, gradient, strict=True)]
-        return torch.stack(by_layer, dim=1)
-
-    values = per_prompt(model, task, run, f"Attribution of {model.name} on {task.name}")
+    values = gate_gradients(model, task, f"Attribution of {model.name} on {task.name}", start=start)
     return Scores.of(model.name, task, "attribution", values, fill="zero", start=start)
 
 

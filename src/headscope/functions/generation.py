@@ -28,10 +28,8 @@ from headscope.errors import InputError
 from headscope.functions.room import RoomCache
 from headscope.models.model import Model
 from headscope.progress import Bar
+from headscope.running.batching import budget, in_parts
 from headscope.running.interventions import patched, shifted
-
-# Rows that generate at once: enough to fill a CPU's matrix products, few enough for a laptop's memory.
-ROWS = 160
 
 
 @dataclass(frozen=True)
@@ -71,8 +69,8 @@ class Interventions:
 @torch.no_grad()
 def generate(
     model: Model, prompts: Sequence[list[int]], *, prefix: list[int] | None = None,
-    acting: Interventions | None = None, max_new_tokens: int = 128, stop: Sequence[str] = ("\n",), rows: int = ROWS,
-    shown: Bar | None = None,
+    acting: Interventions | None = None, max_new_tokens: int = 128, stop: Sequence[str] = ("\n",),
+    rows: int | None = None, shown: Bar | None = None,
 ) -> list[list[Answer]]:  # fmt: skip
     """Answers of every prompt under every variant of `acting`, [variant][prompt].
 
@@ -87,17 +85,27 @@ def generate(
     _fits(model, len(prefix or []) + max(map(len, prompts)) + max_new_tokens)
     writer = _Writer(model, acting, prefix or [], max_new_tokens, tuple(stop))
     found: dict[tuple[int, int], Answer] = {}
+    rows = rows or budget(model, "generation")
     groups = _groups(model, prompts, rows)
     together = max(1, rows // max(map(len, groups)))
-    for first in range(0, len(acting), together):
-        variants = range(first, min(first + together, len(acting)))
+
+    def answer(variants: Sequence[int]) -> None:
         begun = writer.begin(variants)
-        for group in groups:
+
+        def one_group(group: Sequence[int]) -> None:
             pairs = [(c, i) for c in variants for i in group]
             answers = writer.answer(begun, variants, [prompts[i] for i in group])
-            found |= dict(zip(pairs, answers, strict=True))
+            # (Counted once, also where variants that did not fit are run again.)
+            new = sum(pair not in found for pair in pairs)
+            found.update(zip(pairs, answers, strict=True))
             if shown is not None:
-                shown.advance(len(pairs))
+                shown.advance(new)
+
+        for group in groups:
+            in_parts(model, "generation", group, one_group, each=len(variants), whole=len(group))
+
+    for first in range(0, len(acting), together):
+        in_parts(model, "generation", range(first, min(first + together, len(acting))), answer, each=1, whole=together)
     return [[found[c, i] for i in range(len(prompts))] for c in range(len(acting))]
 
 
@@ -141,7 +149,7 @@ class _Writer:
         self.ends: set[int] = {end for end in ends if end is not None}
         self.places = "position_ids" in inspect.signature(hf.forward).parameters
 
-    def begin(self, variants: range) -> RoomCache:
+    def begin(self, variants: Sequence[int]) -> RoomCache:
         """The cache of the prefix: a row per variant, or one row where the prompt is left alone."""
         cache = RoomCache(self.model.n_layers, self.max_new_tokens)
         if not self.prefix:
@@ -152,7 +160,7 @@ class _Writer:
             self.model.hf(input_ids=ids_CP, past_key_values=cache, use_cache=True, logits_to_keep=1)
         return cache
 
-    def answer(self, begun: RoomCache, variants: range, prompts: list[list[int]]) -> list[Answer]:
+    def answer(self, begun: RoomCache, variants: Sequence[int], prompts: list[list[int]]) -> list[Answer]:
         """The answers of some prompts under some variants, in that order (all prompts of a variant together)."""
         C, N, P = len(variants), len(prompts), len(self.prefix)
         apart = self.acting.steps == "all"

@@ -17,9 +17,8 @@ from torch import Tensor
 from headscope.functions.generation import Answer
 from headscope.models.model import Model
 from headscope.progress import bar
+from headscope.running.batching import in_parts
 from headscope.running.interventions import record
-
-BATCH = 32
 
 
 @torch.no_grad()
@@ -33,8 +32,8 @@ def answer_states(
         begun = model.hf(input_ids=torch.tensor([prefix], device=model.device), use_cache=True).past_key_values
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]) + len(answers[i].ids))
     with bar(f"Heads of {model.name} at its answers", len(prompts), unit="answers") as shown:
-        for start in range(0, len(order), BATCH):
-            rows = order[start : start + BATCH]
+
+        def run(rows: Sequence[int]) -> None:
             cache = copy.deepcopy(begun)
             if cache is not None:
                 cache.batch_select_indices(torch.zeros(len(rows), dtype=torch.long, device=model.device))
@@ -47,6 +46,8 @@ def answer_states(
                 for layer, width in enumerate(model.reach.head_widths):
                     out[i, layer, :, :width] = z[layer][place, at].float().mean(0).cpu()
             shown.advance(len(rows))
+
+        in_parts(model, "states", order, run, each=1)
     return out
 
 

@@ -8,6 +8,8 @@ were linear in z. Cost: two forward passes and one backward.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -15,7 +17,8 @@ from headscope.models.model import Model
 from headscope.records import Scores
 from headscope.running.fills import fill_opener
 from headscope.running.gradients import gate_gradient, gate_settings, z_and_gradient
-from headscope.running.measure import AnswerTokens, per_prompt
+from headscope.running.measure import per_prompt
+from headscope.running.targets import Targets
 from headscope.tasks.task import Task
 
 
@@ -29,12 +32,13 @@ def attribution(
     """
     filled = fill_opener(model, task, fill)
 
-    def run(rows: list[int], tokens: AnswerTokens) -> Tensor:
-        other = filled(rows, tokens)
-        clean, gradient = z_and_gradient(model, [task.clean_ids[i] for i in rows], tokens)
+    def run(rows: Sequence[int], targets: Targets) -> Tensor:
+        other = filled(rows, targets)
+        clean, gradient = z_and_gradient(model, [task.clean_rows[i] for i in rows], targets)
         by_layer = [((a - b) * g).sum(dim=(1, 3)) for a, b, g in zip(clean, other, gradient, strict=True)]
         return torch.stack(by_layer, dim=1)
 
+    title = f"Attribution of {model.name} on {task.name}"
     with gate_gradient(gates, temperature):
-        values = per_prompt(model, task, run, f"Attribution of {model.name} on {task.name}")
+        values = per_prompt(model, task, run, title, corrupt=fill == "corrupt")
     return Scores.of(model.name, task, "attribution", values, fill=fill, **gate_settings(model, gates, temperature))

@@ -11,6 +11,8 @@ passes, and a forward and a backward pass per step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -19,7 +21,8 @@ from headscope.models.model import Model
 from headscope.records import Scores
 from headscope.running.fills import fill_opener
 from headscope.running.gradients import embeddings, gate_gradient, gate_settings, z_and_gradient, z_of
-from headscope.running.measure import AnswerTokens, per_prompt
+from headscope.running.measure import per_prompt
+from headscope.running.targets import Targets
 from headscope.tasks.task import Task
 
 
@@ -36,20 +39,19 @@ def attribution_ig(
 
     filled = fill_opener(model, task, fill)
 
-    def run(rows: list[int], tokens: AnswerTokens) -> Tensor:
-        clean_ids, corrupt_ids = ([ids[i] for i in rows] for ids in (task.clean_ids, task.corrupt_ids))
-        clean, other = z_of(model, clean_ids, tokens), filled(rows, tokens)
+    def run(rows: Sequence[int], targets: Targets) -> Tensor:
+        clean_ids, corrupt_ids = ([ids[i] for i in rows] for ids in (task.clean_rows, task.corrupt_rows))
+        clean, other = z_of(model, clean_ids, targets), filled(rows, targets)
         near, far = embeddings(model, corrupt_ids), embeddings(model, clean_ids)
         total_BLH = torch.zeros(len(rows), model.n_layers, model.n_heads, device=model.device)
         for step in range(steps):
             point_BTD = near + (step + 0.5) / steps * (far - near)
-            _, gradient = z_and_gradient(model, clean_ids, tokens, embedding_BTD=point_BTD)
+            _, gradient = z_and_gradient(model, clean_ids, targets, embedding_BTD=point_BTD)
             by_layer = [((a - b) * g).sum(dim=(1, 3)) for a, b, g in zip(clean, other, gradient, strict=True)]
             total_BLH += torch.stack(by_layer, dim=1)
         return total_BLH / steps
 
     with gate_gradient(gates, temperature):
-        values = per_prompt(model, task, run, f"Attribution-IG of {model.name} on {task.name}")
-    return Scores.of(
-        model.name, task, "attribution-ig", values, steps=steps, fill=fill, **gate_settings(model, gates, temperature)
-    )
+        values = per_prompt(model, task, run, f"Attribution-IG of {model.name} on {task.name}", corrupt=True)
+    about = {"steps": steps, "fill": fill, **gate_settings(model, gates, temperature)}
+    return Scores.of(model.name, task, "attribution-ig", values, **about)

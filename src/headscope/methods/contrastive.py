@@ -12,7 +12,7 @@ Departures: log P of a task is the mean over a batch, and the clipping applies t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,8 @@ from headscope.progress import bar
 from headscope.records import Record
 from headscope.running.gates import Fit, Stage, batch_rows, frozen, gate_gradient, press
 from headscope.running.interventions import gated
-from headscope.running.targets import refuse_unfit, target_measures
+from headscope.running.measure import measures
+from headscope.running.targets import refuse_unfit
 from headscope.tasks.task import Task
 
 # How much less likely the forgotten task has to become.
@@ -69,7 +70,9 @@ def contrastive(
     how = preset_of(preset)
     stage = Stage(how.free.updates + how.pressed.updates, how.free.rate) if preset != "paper" else PRESETS["paper"].free
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    for task in (keep, forget, *held_out):
+    # (Whatever a task's own metric: gates are fitted to the target's log-probability, and so is what is measured.)
+    keep, forget, *others = (replace(task, metric="log-prob") for task in (keep, forget, *held_out))
+    for task in (keep, forget, *others):
         refuse_unfit(model, task)
     fit = Fit.start(model, numbers)
     lam_C = torch.full((len(numbers),), LAM)
@@ -86,12 +89,12 @@ def contrastive(
             shown.say(f"log P {keep_C.mean():.2f} and {forget_C.mean():.2f}, {fit.share_open:.0%} open")
             shown.advance()
     gates_SLH = fit.m_CLH.sigmoid()
-    plain = [float(target_measures(model, task)[1].mean()) for task in held_out]
+    plain = [float(measures(model, task)[1].mean()) for task in others]
     accuracies = np.empty((2, len(numbers)))
     for s, gates_LH in enumerate(gates_SLH):
         with gated(model, gates_LH.to(model.device)):
-            accuracies[:, s] = [target_measures(model, task)[1].mean() for task in held_out]
-    settings = {"seeds": numbers, "preset": preset, "n": [len(task) for task in (keep, forget, *held_out)]}
+            accuracies[:, s] = [measures(model, task)[1].mean() for task in others]
+    settings = {"seeds": numbers, "preset": preset, "n": [len(task) for task in (keep, forget, *others)]}
     return Contrast(
         model.name, keep.name, forget.name, gates_SLH.numpy(), accuracies[0], accuracies[1], plain, settings
     )

@@ -9,18 +9,19 @@ paper takes the difference the other way round. Cost: two forward passes and one
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from headscope.models.model import Model
-from headscope.progress import bar
 from headscope.records import EdgeScores
 from headscope.running.edge_gradients import edge_attribution
-from headscope.running.edge_session import EDGE_TOKENS, view_of
+from headscope.running.edge_session import view_of
 from headscope.running.fills import writer_fill
 from headscope.running.gradients import gate_gradient, gate_settings
-from headscope.running.measure import AnswerTokens, batches, fits
+from headscope.running.measure import each_batch
+from headscope.running.targets import Targets
 from headscope.tasks.task import Task
 
 
@@ -59,20 +60,20 @@ def attribute_edges(
     per_prompt: bool,
 ) -> EdgeScores:
     """Scores in batches, so that memory does not grow with the number of prompts."""
-    fits(model, task)
     view = view_of(model)
     graph, fill_WTD = view.graph(split), writer_fill(view, task, fill)
     total = np.zeros(len(graph))
     each = np.empty((len(task), len(graph)), np.float32) if per_prompt else None
+
+    def run(rows: Sequence[int], targets: Targets) -> None:
+        clean, corrupt = ([ids[i] for i in rows] for ids in (task.clean_rows, task.corrupt_rows))
+        scores = edge_attribution(view, graph, clean, corrupt, targets, steps=steps, fill_WTD=fill_WTD).numpy()
+        np.add(total, scores.sum(axis=0, dtype=np.float64), out=total)
+        if each is not None:
+            each[list(rows)] = scores
+
     title = f"{method} of {len(graph):,} edges of {model.name} on {task.name}"
-    with gate_gradient(gates, temperature), bar(title, len(task), unit="prompts") as shown:
-        for rows in batches(task, EDGE_TOKENS):
-            clean, corrupt = ([ids[i] for i in rows] for ids in (task.clean_ids, task.corrupt_ids))
-            tokens = AnswerTokens.of(task, rows, model.device)
-            scores = edge_attribution(view, graph, clean, corrupt, tokens, steps=steps, fill_WTD=fill_WTD).numpy()
-            total += scores.sum(axis=0, dtype=np.float64)
-            if each is not None:
-                each[rows] = scores
-            shown.advance(len(rows))
+    with gate_gradient(gates, temperature):
+        each_batch(model, task, run, title, purpose="edge prompts", corrupt=True)
     options = {"fill": fill, **({"steps": steps} if steps else {}), **gate_settings(model, gates, temperature)}
     return EdgeScores.of(model.name, task, method, graph, total / len(task), each, **options)

@@ -17,9 +17,10 @@ from torch import Tensor
 from headscope.errors import InputError
 from headscope.models.model import Model
 from headscope.records import EdgeScores
-from headscope.running.edge_session import EDGE_TOKENS, view_of
+from headscope.running.edge_session import view_of
 from headscope.running.fills import edge_session_opener
-from headscope.running.measure import AnswerTokens, per_prompt
+from headscope.running.measure import per_prompt
+from headscope.running.targets import Targets
 from headscope.tasks.task import Task
 
 
@@ -40,8 +41,8 @@ def edge_patching(
     chosen = torch.tensor([places[name] for name in edges] if edges is not None else list(range(len(graph))))
     open_session = edge_session_opener(model, task, graph, fill)
 
-    def run(rows: list[int], tokens: AnswerTokens) -> Tensor:
-        session = open_session(rows, tokens)
+    def run(rows: Sequence[int], targets: Targets) -> Tensor:
+        session = open_session(rows, targets)
         whole_1B = session.metrics(torch.ones(1, len(graph)))
         scores_BE = torch.zeros(len(rows), len(graph))
         for part in chosen.split(64):
@@ -49,6 +50,7 @@ def edge_patching(
             scores_BE[:, part] = (whole_1B - session.metrics(keep)).T
         return scores_BE
 
-    values = per_prompt(model, task, run, f"Cutting {len(chosen):,} edges of {model.name}", tokens=EDGE_TOKENS)
+    title = f"Cutting {len(chosen):,} edges of {model.name}"
+    values = per_prompt(model, task, run, title, purpose="edge prompts", corrupt=True)
     mean = values.mean(axis=0, dtype=np.float64)
     return EdgeScores.of(model.name, task, "edge-patching", graph, mean, values, fill=fill)

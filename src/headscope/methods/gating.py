@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,7 @@ def gating(
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     if not numbers:
         raise InputError("Gating needs at least one seed, found none.")
+    task = replace(task, metric="log-prob")
     refuse_unfit(model, task)
     about = {
         "task": task.name, "n": len(task), "task_seed": task.seed, "numbers": numbers, "preset": asdict(how),

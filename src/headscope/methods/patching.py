@@ -9,20 +9,19 @@ which the engine runs only the part that can change.
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Sequence
 
 from headscope.errors import InputError
 from headscope.models.model import Model
 from headscope.records import Scores
-from headscope.running.measure import AnswerTokens, per_prompt
+from headscope.running.fills import effects
 from headscope.running.session import Session
+from headscope.running.targets import Targets
 from headscope.tasks.task import Task
 
 DIRECTIONS = ("noising", "denoising")
 
 
-@torch.no_grad()
 def patching(model: Model, task: Task, *, direction: str = "noising") -> Scores:
     """Exact: put one head's output from the other run in its place, and see how the answer changes.
 
@@ -30,15 +29,13 @@ def patching(model: Model, task: Task, *, direction: str = "noising") -> Scores:
     """
     if direction not in DIRECTIONS:
         raise InputError(f"Unknown direction {direction!r}. Known: {', '.join(DIRECTIONS)}.")
-    L, H = model.n_layers, model.n_heads
-    all_but_one = 1 - torch.eye(L * H).view(L * H, L, H)
+    base, other, sign = (
+        ("clean_rows", "corrupt_rows", 1) if direction == "noising" else ("corrupt_rows", "clean_rows", -1)
+    )
 
-    def run(rows: list[int], tokens: AnswerTokens) -> Tensor:
-        clean, corrupt = ([ids[i] for i in rows] for ids in (task.clean_ids, task.corrupt_ids))
-        base, other = (clean, corrupt) if direction == "noising" else (corrupt, clean)
-        session = Session(model, base, tokens, other_ids=other)
-        change_CB = session.metrics(all_but_one) - session.metric_B
-        return (-change_CB if direction == "noising" else change_CB).T.unflatten(1, (L, H))
+    def open_session(rows: Sequence[int], targets: Targets) -> Session:
+        ids, other_ids = ([getattr(task, side)[i] for i in rows] for side in (base, other))
+        return Session(model, ids, targets, other_ids=other_ids)
 
-    values = per_prompt(model, task, run, f"Patching {L * H} heads of {model.name} on {task.name}")
+    values = sign * effects(model, task, open_session, "Patching", corrupt=True)
     return Scores.of(model.name, task, "patching", values, direction=direction)

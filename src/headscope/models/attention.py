@@ -83,6 +83,13 @@ class _Site:
     layer: int
 
 
+@dataclass(frozen=True)
+class _Ungrouped:
+    """All that SDPA asks of an attention module whose heads share no k and v."""
+
+    is_causal: bool
+
+
 _ARMED: ContextVar[tuple[_Armed, ...]] = ContextVar("headscope_armed", default=())
 _START: ContextVar[int] = ContextVar("headscope_start", default=0)
 _PROBE: ContextVar[list[tuple[nn.Module, Tensor]] | None] = ContextVar("headscope_probe", default=None)
@@ -123,7 +130,10 @@ def attend(
         kwargs["sparse"] = sparse
         z_BTHK, pattern_BHTS = _spelled_out(module, query_BHTK, key_BGSK, value_BGSK, attention_mask, **kwargs)
     else:
-        z_BTHK, _ = sdpa_attention_forward(module, query_BHTK, key_BGSK, value_BGSK, attention_mask, **kwargs)
+        # Heads that come with a k and v each (as in a run by edges) need none repeated, whatever their module says.
+        ungrouped = key_BGSK.shape[1] == query_BHTK.shape[1] and getattr(module, "num_key_value_groups", 1) > 1
+        asked = _Ungrouped(getattr(module, "is_causal", True)) if ungrouped else module
+        z_BTHK, _ = sdpa_attention_forward(asked, query_BHTK, key_BGSK, value_BGSK, attention_mask, **kwargs)  # pyright: ignore[reportArgumentType]
     probe = _PROBE.get()
     if probe is not None:
         probe.append((module, z_BTHK))

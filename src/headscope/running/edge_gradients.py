@@ -20,16 +20,15 @@ import torch
 from torch import Tensor, nn
 
 from headscope.records import Graph
-from headscope.running.edge_view import PARTS, Block, EdgeView, Streams, project, ungrouped, watched, writer_values
+from headscope.running.edge_view import PARTS, Block, EdgeView, Streams, project, watched, writer_values
 from headscope.running.gradients import embedded, embeddings
-from headscope.running.layer_modules import pass_of, replaced
-from headscope.running.measure import AnswerTokens, answer_logits
-from headscope.running.session import narrow_head
+from headscope.running.layer_modules import replaced
+from headscope.running.targets import Targets, metrics_of
 
 
 @torch.no_grad()
 def edge_attribution(
-    view: EdgeView, graph: Graph, clean_ids: list[list[int]], corrupt_ids: list[list[int]], tokens: AnswerTokens, *,
+    view: EdgeView, graph: Graph, clean_ids: list[list[int]], corrupt_ids: list[list[int]], targets: Targets, *,
     steps: int = 0, fill_WTD: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Scores of all edges for each prompt, (B, E).
@@ -38,17 +37,17 @@ def edge_attribution(
     the clean embeddings, the middles of equal parts.
     fill_WTD: as for an edge session; the values of the corrupt run unless given.
     """
-    corrupt = writer_values(view, Streams.of(view, corrupt_ids, tokens)) if fill_WTD is None else fill_WTD
+    corrupt = writer_values(view, Streams.of(view, corrupt_ids, targets)) if fill_WTD is None else fill_WTD
     if steps == 0:
-        run = Gradients(view, clean_ids, tokens)
+        run = Gradients(view, clean_ids, targets)
         difference_BWTD = writer_values(view, run.streams).sub_(corrupt)
         return _scores(view, graph, run, difference_BWTD)
-    difference_BWTD = writer_values(view, Streams.of(view, clean_ids, tokens)).sub_(corrupt)
+    difference_BWTD = writer_values(view, Streams.of(view, clean_ids, targets)).sub_(corrupt)
     near, far = embeddings(view.model, corrupt_ids), embeddings(view.model, clean_ids)
     total_BE = torch.zeros(len(clean_ids), len(graph))
     for step in range(steps):
         point_BTD = near + (step + 0.5) / steps * (far - near)
-        run = Gradients(view, clean_ids, tokens, embedding_BTD=point_BTD)
+        run = Gradients(view, clean_ids, targets, embedding_BTD=point_BTD)
         total_BE += _scores(view, graph, run, difference_BWTD)
     return total_BE / steps
 
@@ -56,28 +55,21 @@ def edge_attribution(
 class Gradients:
     """One run with its backward pass: the metric's gradient at q, k, v, MLP inputs and the final norm's input."""
 
-    def __init__(
-        self, view: EdgeView, ids: list[list[int]], tokens: AnswerTokens, *, embedding_BTD: Tensor | None = None
-    ):
+    def __init__(self, view: EdgeView, ids: list[list[int]], targets: Targets, *, embedding_BTD: Tensor | None = None):
         self._nudges: list[Tensor] = []
         n = len(view.blocks)
         self._qkv: list[dict[str, int]] = [{} for _ in range(n)]
         self._mlp: list[int] = [0] * n
         self._final = 0
-        narrow, narrow_tokens = narrow_head(view.model, tokens)
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
-            stack.enter_context(pass_of(self))
-            stack.enter_context(narrow)
             self.streams = stack.enter_context(watched(view))
             stack.enter_context(embedded(view.model, embedding_BTD))
             for layer, block in enumerate(view.blocks):
                 for module, forward in self._nudged(view, layer, block):
                     stack.enter_context(replaced(module, forward))
-                stack.enter_context(ungrouped(block))
             stack.enter_context(replaced(view.final_norm, self._final_norm(view.final_norm.forward)))
-            metric_B = narrow_tokens(answer_logits(view.model, ids))
-            self._gradients = torch.autograd.grad(metric_B.sum(), self._nudges)
+            self._gradients = torch.autograd.grad(metrics_of(view.model, ids, targets).sum(), self._nudges)
 
     def qkv(self, layer: int) -> dict[str, Tensor]:
         """Gradients at q, k and v of every head, each (B, T, H, K)."""

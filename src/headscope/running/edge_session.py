@@ -16,6 +16,7 @@ V readers of a layer, E edges.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -27,6 +28,7 @@ from headscope.models.attention import armed
 from headscope.models.model import Model
 from headscope.models.sparse_gate import Gates, deciding
 from headscope.records import Graph, head_name
+from headscope.running.batching import in_parts
 from headscope.running.edge_view import (
     PARTS,
     Block,
@@ -35,16 +37,11 @@ from headscope.running.edge_view import (
     filled_streams,
     head_values,
     project,
-    ungrouped,
     writer_values,
 )
 from headscope.running.interventions import patched
-from headscope.running.layer_modules import first_output, pass_of, probe_ids, replaced
-from headscope.running.measure import AnswerTokens, answer_logits
-from headscope.running.session import engine_of, narrow_head
-
-# Tokens per batch: edges keep what every writer wrote, which is much more per token than heads need.
-EDGE_TOKENS = 320
+from headscope.running.layer_modules import first_output, probe_ids, replaced
+from headscope.running.targets import Targets, metrics_of, narrow_head
 
 
 def view_of(model: Model) -> EdgeView:
@@ -69,10 +66,10 @@ def _check(view: EdgeView) -> None:
     model, graph = view.model, view.graph()
     ids = probe_ids(model).tolist()
     other = [ids[0][:1] + ids[0][:-1]]
-    tokens = AnswerTokens.first_two(1, model.device)
+    targets = Targets.first_two(1, model.device)
     # Rounding grows with depth (5e-4 in a metric of SmolLM2's 30 layers); a wrong row is off by far more.
     tolerance, of_sums = (2e-3, 1e-3) if model.hf.dtype == torch.float32 else (0.1, 0.1)
-    session = EdgeSession(view, ids, other, tokens, graph)
+    session = EdgeSession(view, ids, other, targets, graph)
     for reader, off in _off_the_sum(session).items():
         if not off <= of_sums:
             raise _wrong_row(
@@ -83,9 +80,9 @@ def _check(view: EdgeView) -> None:
     closed = {head_name(int(layer), int(head)) for layer, head in (~open_LH).nonzero()}
     heard = torch.tensor([graph.readers[reader] not in closed for reader in graph.ends[1]])
     found = session.metrics(torch.stack([torch.ones(len(graph)), torch.zeros(len(graph)), heard.float()]))
-    plain = [tokens(answer_logits(model, one)) for one in (ids, other)]
+    plain = [metrics_of(model, one, targets) for one in (ids, other)]
     with patched(model, open_LH.float(), fill=session.corrupt.z):
-        expected = torch.stack([*plain, tokens(answer_logits(model, ids))])
+        expected = torch.stack([*plain, metrics_of(model, ids, targets)])
     if not torch.allclose(found, expected, atol=tolerance, rtol=tolerance):
         raise _wrong_row(model, f"run by edges its metric is off by {(found - expected).abs().max():.1e}")
 
@@ -113,24 +110,24 @@ def _wrong_row(model: Model, why: str) -> InputError:
 
 
 class EdgeSession:
-    """A batch of pairs of one length, ready to be run under many edge circuits."""
+    """A batch of pairs of rows of one length, ready to be run under many edge circuits."""
 
     def __init__(
         self,
         view: EdgeView,
         clean_ids: list[list[int]],
         corrupt_ids: list[list[int]],
-        tokens: AnswerTokens,
+        targets: Targets,
         graph: Graph,
         *,
         fill_WTD: Tensor | None = None,
     ):
         """fill_WTD: what writers outside a circuit have, with one position where it is the same at all; the values of
         the corrupt run unless given."""
-        self.view, self.tokens, self.graph = view, tokens, graph
+        self.view, self.targets, self.graph = view, targets, graph
         self.B, self.T = len(clean_ids), len(clean_ids[0])
-        self.corrupt = Streams.of(view, corrupt_ids, tokens)
-        self.clean = Streams.of(view, clean_ids, tokens)
+        self.corrupt = Streams.of(view, corrupt_ids, targets)
+        self.clean = Streams.of(view, clean_ids, targets)
         self.arguments = _attention_arguments(view, clean_ids[:1])
         if fill_WTD is None:
             self.fill_BWTD, self.base = writer_values(view, self.corrupt), self.corrupt
@@ -140,9 +137,13 @@ class EdgeSession:
 
     def metrics(self, keep_CE: Tensor) -> Tensor:
         """Metric of every prompt under every circuit, (C, B). keep_CE: which edges of the graph each circuit keeps."""
-        # What the writers wrote is the largest thing kept: writers x stream width for every token.
-        size = max(1, engine_of(self.view.model).tokens // (4 * self.T * self.B))
-        return torch.cat([self._pass(part) for part in keep_CE.split(size)])
+        found: list[Tensor] = []
+
+        def run(part: Sequence[int]) -> None:
+            found.append(self._pass(keep_CE[part[0] : part[-1] + 1]))
+
+        in_parts(self.view.model, "circuits", range(len(keep_CE)), run, each=self.T * self.B)
+        return torch.cat(found)
 
     def _pass(self, keep_CE: Tensor) -> Tensor:
         view, graph = self.view, self.graph
@@ -170,7 +171,7 @@ class EdgeSession:
             change_RWTD[:, writer + H] = wrote_RTD - self._rows(self.fill_BWTD[:, writer + H], C)
             reader += 1
         stream_RTD = self._read(self.base.final_in, change_RWTD, keep_CVW[:, reader:])[:, 0]
-        return self._metric(stream_RTD[:, -1:])
+        return self._metric(stream_RTD[:, -self.targets.positions :])
 
     def _rows(self, value: Tensor, circuits: int) -> Tensor:
         return value.expand(circuits, *value.shape).flatten(0, 1)
@@ -195,10 +196,8 @@ class EdgeSession:
             return z_RTHK
 
         with ExitStack() as stack:
-            stack.enter_context(pass_of(self))
             for module, value in self._given(block, made):
                 stack.enter_context(replaced(module, lambda *_, value=value: value))
-            stack.enter_context(ungrouped(block))
             stack.enter_context(armed(self.view.model.hf, keep_z))
             block.attention(normed_RHSTD[:, 0, 0], **self.arguments[layer])
         return seen[0]
@@ -213,21 +212,20 @@ class EdgeSession:
         given = [(module, made[part].flatten(2)) for part, module in zip(PARTS, modules, strict=True)]
         return given + [(norm, made[part].flatten(2)) for part, (_, norm, _) in block.joint.items()]
 
-    def _metric(self, stream_R1D: Tensor) -> Tensor:
-        """From the stream at the answer position to the metric: final norm, unembedding and what follows it."""
+    def _metric(self, stream_RPD: Tensor) -> Tensor:
+        """From the stream at the target positions to the metric: final norm, unembedding and what follows it."""
         hf = self.view.model.hf
-        narrow, tokens = narrow_head(self.view.model, self.tokens)
-        rows = len(stream_R1D)
+        narrow, targets = narrow_head(self.view.model, self.targets)
+        R, P = stream_RPD.shape[:2]
         with ExitStack() as stack:
-            stack.enter_context(pass_of(self))
             stack.enter_context(narrow)
             for layer in self.view.layers:
                 outputs = self.clean.layer_outputs
-                wrapped = (stream_R1D, *[None] * (outputs - 1)) if outputs else stream_R1D
+                wrapped = (stream_RPD, *[None] * (outputs - 1)) if outputs else stream_RPD
                 stack.enter_context(replaced(layer, lambda *_, wrapped=wrapped, **__: wrapped))
-            ids = torch.ones(rows, 1, dtype=torch.long, device=stream_R1D.device)
-            logits = hf(input_ids=ids, use_cache=False, logits_to_keep=1).logits[:, -1]
-        return torch.stack([tokens(part) for part in logits.split(self.B)])
+            ids = torch.ones(R, P, dtype=torch.long, device=stream_RPD.device)
+            logits_RPV = hf(input_ids=ids, use_cache=False, logits_to_keep=P).logits
+        return torch.stack([targets(logits_BPV) for logits_BPV in logits_RPV.split(self.B)])
 
 
 def _writable(value: Tensor) -> Tensor:
@@ -255,7 +253,7 @@ def _attention_arguments(view: EdgeView, ids: list[list[int]]) -> list[dict[str,
     ]
     try:
         with torch.no_grad():
-            answer_logits(view.model, ids)
+            view.model.hf(input_ids=torch.tensor(ids, device=view.model.device), use_cache=False, logits_to_keep=1)
     finally:
         for hook in hooks:
             hook.remove()

@@ -24,8 +24,7 @@ from headscope.models.layouts import is_parallel, layout_of
 from headscope.models.model import Model
 from headscope.records import Graph
 from headscope.running.layer_modules import first_output
-from headscope.running.measure import AnswerTokens, answer_logits
-from headscope.running.session import narrow_head
+from headscope.running.targets import Targets, metrics_of
 
 PARTS = ("q", "k", "v")
 
@@ -119,11 +118,10 @@ class Streams:
 
     @classmethod
     @torch.no_grad()
-    def of(cls, view: EdgeView, ids: list[list[int]], tokens: AnswerTokens) -> Streams:
+    def of(cls, view: EdgeView, ids: list[list[int]], targets: Targets) -> Streams:
         """Those of one plain run, and its metric."""
-        narrow, narrow_tokens = narrow_head(view.model, tokens)
-        with watched(view) as streams, narrow:
-            streams.metric_B = narrow_tokens(answer_logits(view.model, ids))
+        with watched(view) as streams:
+            streams.metric_B = metrics_of(view.model, ids, targets)
         return streams
 
     def inputs(self) -> list[Tensor]:
@@ -164,20 +162,6 @@ def watched(view: EdgeView) -> Iterator[Streams]:
     finally:
         for hook in hooks:
             hook.remove()
-
-
-@contextmanager
-def ungrouped(block: Block) -> Iterator[None]:
-    """Inside the block, the attention module takes k and v per head, also where its heads share them."""
-    groups = getattr(block.attention, "num_key_value_groups", 1)
-    if groups == 1:
-        yield
-        return
-    block.attention.num_key_value_groups = 1
-    try:
-        yield
-    finally:
-        block.attention.num_key_value_groups = groups
 
 
 def writer_values(view: EdgeView, streams: Streams) -> Tensor:

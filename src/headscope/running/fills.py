@@ -16,46 +16,55 @@ Shape letters: B prompts, T positions, H heads, K head width, W writers, D strea
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from headscope.errors import InputError
 from headscope.models.model import Model
 from headscope.records import Graph
-from headscope.running.edge_session import EDGE_TOKENS, EdgeSession, view_of
+from headscope.running.batching import batches, in_parts
+from headscope.running.edge_session import EdgeSession, view_of
 from headscope.running.edge_view import EdgeView, Streams, writer_values
 from headscope.running.gradients import z_of
-from headscope.running.measure import AnswerTokens, batches
+from headscope.running.measure import per_prompt
 from headscope.running.session import Session
+from headscope.running.targets import Targets, refuse_unfit
 from headscope.tasks.task import Task
 
 FILLS = ("corrupt", "mean", "zero", "mean-position")
 
 
-def session_opener(model: Model, task: Task, fill: str) -> Callable[[list[int], AnswerTokens], Session]:
-    """A function that opens a session on some of the task's clean prompts, with closed heads filled as asked."""
+Opener = Callable[[Sequence[int], Targets], Session]
+
+
+def session_opener(model: Model, task: Task, fill: str, *, start: int = 0) -> Opener:
+    """A function that opens a session on some of the task's clean prompts, with closed heads filled as asked.
+
+    start: positions before it are left as they are.
+    """
     value = head_fill(model, task, fill)
 
-    def open_session(rows: list[int], tokens: AnswerTokens) -> Session:
-        clean = [task.clean_ids[i] for i in rows]
-        other = [task.corrupt_ids[i] for i in rows] if fill == "corrupt" else None
-        return Session(model, clean, tokens, other_ids=other, fill=value)
+    def open_session(rows: Sequence[int], targets: Targets) -> Session:
+        clean = [task.clean_rows[i] for i in rows]
+        other = [task.corrupt_rows[i] for i in rows] if fill == "corrupt" else None
+        return Session(model, clean, targets, other_ids=other, fill=value, start=start)
 
     return open_session
 
 
 def edge_session_opener(
     model: Model, task: Task, graph: Graph, fill: str
-) -> Callable[[list[int], AnswerTokens], EdgeSession]:
+) -> Callable[[Sequence[int], Targets], EdgeSession]:
     """A function that opens an edge session on some of the task's pairs, with writers outside a circuit filled."""
     view = view_of(model)
     value = writer_fill(view, task, fill)
 
-    def open_session(rows: list[int], tokens: AnswerTokens) -> EdgeSession:
-        clean, corrupt = ([ids[i] for i in rows] for ids in (task.clean_ids, task.corrupt_ids))
-        return EdgeSession(view, clean, corrupt, tokens, graph, fill_WTD=value)
+    def open_session(rows: Sequence[int], targets: Targets) -> EdgeSession:
+        clean, corrupt = ([ids[i] for i in rows] for ids in (task.clean_rows, task.corrupt_rows))
+        return EdgeSession(view, clean, corrupt, targets, graph, fill_WTD=value)
 
     return open_session
 
@@ -63,7 +72,7 @@ def edge_session_opener(
 def refuse_unknown_fill(task: Task, fill: str) -> None:
     if fill not in FILLS:
         raise InputError(f"Unknown fill {fill!r}. Known: {', '.join(FILLS)}.")
-    lengths = sorted({len(ids) for ids in task.clean_ids})
+    lengths = sorted({len(ids) for ids in task.clean_rows})
     if fill == "mean-position" and len(lengths) > 1:
         raise InputError(
             f"A mean per position needs prompts of one length; those of {task.name} have {lengths[0]} to "
@@ -79,20 +88,20 @@ def head_fill(model: Model, task: Task, fill: str) -> list[Tensor] | None:
         return None
     per_position = fill == "mean-position"
 
-    def recorded(rows: list[int]) -> list[Tensor]:
-        return z_of(model, [task.clean_ids[i] for i in rows], AnswerTokens.of(task, rows, model.device))
+    def recorded(rows: Sequence[int]) -> list[Tensor]:
+        return z_of(model, [task.clean_rows[i] for i in rows], Targets.of(task, rows, model.device))
 
-    means = _means(task, recorded, (0,) if per_position else (0, 1))
+    means = _means(model, task, recorded, (0,) if per_position else (0, 1))
     return [mean[None] if per_position else mean for mean in (mean.to(model.hf.dtype) for mean in means)]
 
 
-def fill_opener(model: Model, task: Task, fill: str) -> Callable[[list[int], AnswerTokens], list[Tensor]]:
+def fill_opener(model: Model, task: Task, fill: str) -> Callable[[Sequence[int], Targets], list[Tensor]]:
     """A function that gives the fill of every head on some of the task's prompts, as something to take off z."""
     value = head_fill(model, task, fill)
 
-    def values_of(rows: list[int], tokens: AnswerTokens) -> list[Tensor]:
+    def values_of(rows: Sequence[int], targets: Targets) -> list[Tensor]:
         if fill == "corrupt":
-            return z_of(model, [task.corrupt_ids[i] for i in rows], tokens)
+            return z_of(model, [task.corrupt_rows[i] for i in rows], targets)
         return [torch.zeros((), device=model.device)] * model.n_layers if value is None else value
 
     return values_of
@@ -109,25 +118,44 @@ def writer_fill(view: EdgeView, task: Task, fill: str) -> Tensor | None:
         width = view.blocks[0].output_HKD.shape[-1]
         return torch.zeros(len(view.graph().writers), 1, width, dtype=model.hf.dtype, device=model.device)
 
-    def written(rows: list[int]) -> list[Tensor]:
-        tokens = AnswerTokens.of(task, rows, model.device)
-        return [writer_values(view, Streams.of(view, [task.clean_ids[i] for i in rows], tokens))]
+    def written(rows: Sequence[int]) -> list[Tensor]:
+        targets = Targets.of(task, rows, model.device)
+        return [writer_values(view, Streams.of(view, [task.clean_rows[i] for i in rows], targets))]
 
     per_position = fill == "mean-position"
-    (mean,) = _means(task, written, (0,) if per_position else (0, 2), tokens=EDGE_TOKENS)
+    (mean,) = _means(model, task, written, (0,) if per_position else (0, 2), purpose="edge prompts")
     return (mean if per_position else mean[:, None]).to(model.hf.dtype)
 
 
 @torch.no_grad()
 def _means(
-    task: Task, values_of: Callable[[list[int]], list[Tensor]], over: tuple[int, ...], tokens: int | None = None
-) -> list[Tensor]:
+    model: Model, task: Task, values_of: Callable[[Sequence[int]], list[Tensor]], over: tuple[int, ...], *,
+    purpose: str = "prompts",
+) -> list[Tensor]:  # fmt: skip
     """Means of some tensors over the task's clean prompts, in double precision."""
+    refuse_unfit(model, task)
     totals: list[Tensor] = []
     count = 0
-    for rows in batches(task, tokens) if tokens else batches(task):
-        values = values_of(rows)
-        sums = [value.double().sum(dim=over) for value in values]
+
+    def add(rows: Sequence[int]) -> None:
+        nonlocal totals, count
+        sums = [value.double().sum(dim=over) for value in values_of(rows)]
         totals = [a + b for a, b in zip(totals, sums, strict=True)] if totals else sums
-        count += len(rows) * (1 if len(over) == 1 else len(task.clean_ids[rows[0]]))
+        count += len(rows) * (1 if len(over) == 1 else len(task.clean_rows[rows[0]]))
+
+    for group in batches(model, task, purpose):
+        in_parts(model, purpose, group, add, each=len(task.clean_rows[group[0]]))
     return [total / count for total in totals]
+
+
+@torch.no_grad()
+def effects(model: Model, task: Task, open_session: Opener, title: str, *, corrupt: bool = False) -> np.ndarray:
+    """What the metric of every prompt loses when one head is closed, for each head, (N, L, H)."""
+    L, H = model.n_layers, model.n_heads
+    all_but_one = 1 - torch.eye(L * H).view(L * H, L, H)
+
+    def run(rows: Sequence[int], targets: Targets) -> Tensor:
+        session = open_session(rows, targets)
+        return (session.metric_B - session.metrics(all_but_one)).T.unflatten(1, (L, H))
+
+    return per_prompt(model, task, run, f"{title} {L * H} heads of {model.name} on {task.name}", corrupt=corrupt)

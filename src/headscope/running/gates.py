@@ -10,7 +10,7 @@ Shape letters: C gate matrices, B prompts per matrix and update, R = C * B rows,
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,8 +25,9 @@ from torch import Tensor
 from headscope.errors import InputError
 from headscope.models.model import Model
 from headscope.records.files import write_bytes
+from headscope.running.batching import in_parts
 from headscope.running.interventions import gated
-from headscope.running.targets import TargetBatch, log_probs, targets_of
+from headscope.running.targets import Targets, token_log_probs
 from headscope.tasks.task import Task
 
 # Beyond this, a logit is not pushed further by the regularisation.
@@ -34,8 +35,6 @@ CLIP = 4.0
 GRADIENT_NORM = 1.0
 # Adam's own constants.
 BETAS, EPSILON = (0.9, 0.999), 1e-8
-# Tokens in one forward and backward pass; what does not fit goes in another.
-TOKENS = {"cpu": 1024, "cuda": 32768}
 
 
 @dataclass(frozen=True)
@@ -120,26 +119,6 @@ def batch_rows(n: int, batch: int, seed: int, update: int) -> list[int]:
     return rows
 
 
-def target_loss(model: Model, task: Task, gate_CLH: Tensor, rows_CB: list[list[int]]) -> Iterator[tuple[slice, Tensor]]:
-    """Mean log P of target tokens under each matrix, over its prompts, with gradients: in parts of some matrices, each
-    with which they are."""
-    targets, B = targets_of(task), len(rows_CB[0])
-    lengths = [max(len(task.clean_ids[i]) + len(targets[i]) for i in rows) for rows in rows_CB]
-    tokens = TOKENS.get(model.device.type, TOKENS["cuda"])
-    size = max(1, tokens // (max(lengths) * B))
-    for first in range(0, len(rows_CB), size):
-        part = slice(first, min(first + size, len(rows_CB)))
-        rows = [i for row in rows_CB[part] for i in row]
-        batch = TargetBatch.of([task.clean_ids[i] for i in rows], [targets[i] for i in rows], model.device)
-        mask_RLH = gate_CLH[part].repeat_interleave(B, dim=0).to(model.device)
-        with gated(model, mask_RLH):
-            log_P = log_probs(model, batch)
-        # Each prompt counts the same, however long its target.
-        weight_P = 1.0 / batch.length_B[batch.row_P]
-        total_C = log_P.new_zeros(part.stop - part.start).index_add(0, batch.row_P // B, log_P * weight_P)
-        yield part, total_C / B
-
-
 def press(m_CLH: Tensor, lam_C: Tensor) -> Tensor:
     """Gradient of -lam * mean(clip(m)): pushes gates open where lam is positive, shut where it is negative."""
     inside = (m_CLH.abs() < CLIP).float()
@@ -160,12 +139,23 @@ def frozen(model: Model) -> Iterator[None]:
 
 
 def gate_gradient(model: Model, task: Task, m_CLH: Tensor, rows_CB: list[list[int]]) -> tuple[Tensor, Tensor]:
-    """Gradient of -mean log P(target) at the gate logits, (C, L, H), and mean log P of each matrix, (C,)."""
-    gradient_CLH, value_C = torch.empty_like(m_CLH), torch.empty(len(m_CLH))
-    with torch.enable_grad():
-        leaf_CLH = m_CLH.clone().requires_grad_()
-        gate_CLH = leaf_CLH.sigmoid()
-        for part, log_C in target_loss(model, task, gate_CLH, rows_CB):
-            (found,) = torch.autograd.grad(-log_C.sum(), leaf_CLH, retain_graph=part.stop < len(m_CLH))
-            gradient_CLH[part], value_C[part] = found[part], log_C.detach().cpu()
+    """Gradient of -mean log P(target) at the gate logits, (C, L, H), and mean log P of each matrix over its prompts,
+    (C,). Each prompt counts the same, however long its target."""
+    gradient_CLH, value_C = torch.zeros_like(m_CLH), torch.zeros(len(m_CLH))
+    B = len(rows_CB[0])
+    pairs = [(c, i) for c, rows in enumerate(rows_CB) for i in rows]
+
+    def run(part: Sequence[tuple[int, int]]) -> None:
+        matrix_R, prompts = torch.tensor([c for c, _ in part]), [i for _, i in part]
+        targets = Targets.of(task, prompts, model.device)
+        with torch.enable_grad():
+            leaf_CLH = m_CLH.clone().requires_grad_()
+            with gated(model, leaf_CLH.sigmoid()[matrix_R].to(model.device)):
+                log_R = token_log_probs(model, [task.clean_rows[i] for i in prompts], targets) / B
+            (slope_CLH,) = torch.autograd.grad(-log_R.sum(), leaf_CLH)
+        gradient_CLH.add_(slope_CLH)
+        value_C.index_add_(0, matrix_R, log_R.detach().float().cpu())
+
+    # The prompts of a matrix stay together: batches of like size whatever their lengths.
+    in_parts(model, "gates", pairs, run, each=max(len(task.clean_rows[i]) + 1 for _, i in pairs), whole=B)
     return gradient_CLH, value_C

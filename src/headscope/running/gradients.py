@@ -5,8 +5,7 @@ Shape letters: B prompts, T positions, H heads, K head width, D stream width.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -17,8 +16,8 @@ from headscope.models.attention import Call, armed
 from headscope.models.model import Model
 from headscope.models.sparse_gate import CONFIG_KEY, straight_through
 from headscope.running.interventions import record
-from headscope.running.measure import AnswerTokens, answer_logits
-from headscope.running.session import narrow_head
+from headscope.running.layer_modules import replaced
+from headscope.running.targets import Targets, metrics_of
 
 # How a sparse model's gates pass gradients; a dense model has none.
 GATES = ("straight-through", "hard")
@@ -41,15 +40,15 @@ def gate_settings(model: Model, gates: str, temperature: float) -> dict[str, Any
     return {"gates": gates, **({"temperature": temperature} if gates == "straight-through" else {})}
 
 
-def z_of(model: Model, ids: list[list[int]], tokens: AnswerTokens) -> list[Tensor]:
+def z_of(model: Model, ids: list[list[int]], targets: Targets) -> list[Tensor]:
     """Every head's output on some prompts; per layer (B, T, H, K)."""
-    with torch.no_grad(), record(model) as z, narrow_head(model, tokens)[0]:
-        answer_logits(model, ids)
+    with torch.no_grad(), record(model) as z:
+        metrics_of(model, ids, targets)
     return [z[layer] for layer in range(model.n_layers)]
 
 
 def z_and_gradient(
-    model: Model, ids: list[list[int]], tokens: AnswerTokens, *, embedding_BTD: Tensor | None = None
+    model: Model, ids: list[list[int]], targets: Targets, *, embedding_BTD: Tensor | None = None
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Every head's output and the gradient of its prompt's metric there; per layer (B, T, H, K).
 
@@ -64,26 +63,19 @@ def z_and_gradient(
         nudges[call.layer] = torch.zeros_like(z_BTHK, requires_grad=True)
         return z_BTHK + nudges[call.layer]
 
-    narrow, narrow_tokens = narrow_head(model, tokens)
-    with torch.enable_grad(), armed(model.hf, nudge), narrow, embedded(model, embedding_BTD):
-        metric_B = narrow_tokens(answer_logits(model, ids))
-        gradients = torch.autograd.grad(metric_B.sum(), nudges)
+    with torch.enable_grad(), armed(model.hf, nudge), embedded(model, embedding_BTD):
+        gradients = torch.autograd.grad(metrics_of(model, ids, targets).sum(), nudges)
     return z, list(gradients)
 
 
 def embeddings(model: Model, ids: list[list[int]]) -> Tensor:
     """Token embeddings of some prompts, (B, T, D)."""
     with torch.no_grad():
-        return model.hf.get_input_embeddings()(model.batch(ids)["input_ids"])
+        return model.hf.get_input_embeddings()(torch.tensor(ids, device=model.device))
 
 
-@contextmanager
-def embedded(model: Model, embedding_BTD: Tensor | None) -> Iterator[None]:
+def embedded(model: Model, embedding_BTD: Tensor | None) -> AbstractContextManager[Any]:
+    """A block in which the model reads these token embeddings, whatever ids it is given."""
     if embedding_BTD is None:
-        yield
-        return
-    hook = model.hf.get_input_embeddings().register_forward_hook(lambda *_: embedding_BTD)
-    try:
-        yield
-    finally:
-        hook.remove()
+        return nullcontext()
+    return replaced(model.hf.get_input_embeddings(), lambda *_, **__: embedding_BTD)

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from headscope.models.model import Model
 from headscope.running.interventions import record
 
-_PASS: ContextVar[object | None] = ContextVar("headscope_pass", default=None)
+# The blocks that this thread is inside of.
+_BLOCKS: ContextVar[frozenset[object]] = ContextVar("headscope_blocks", default=frozenset())
 
 
 @dataclass(frozen=True)
@@ -33,28 +34,20 @@ class Parts:
 
 
 @contextmanager
-def pass_of(owner: object) -> Iterator[None]:
-    """Inside the block, replaced forwards are the replacements made by `owner`'s pass."""
-    token = _PASS.set(owner)
-    try:
-        yield
-    finally:
-        _PASS.reset(token)
-
-
-@contextmanager
 def replaced(module: nn.Module, forward: Callable) -> Iterator[None]:
-    """Replace a module's forward for the pass that is set in this thread's context."""
-    mine, plain = _PASS.get(), module.forward
+    """Replace a module's forward inside the block, for this thread's context alone."""
+    mine, plain = object(), module.forward
 
     def switch(*args: Any, **kwargs: Any) -> Any:
-        return forward(*args, **kwargs) if _PASS.get() is mine else plain(*args, **kwargs)
+        return forward(*args, **kwargs) if mine in _BLOCKS.get() else plain(*args, **kwargs)
 
     had = module.__dict__.get("forward")
     module.forward = switch  # pyright: ignore[reportAttributeAccessIssue]
+    token = _BLOCKS.set(_BLOCKS.get() | {mine})
     try:
         yield
     finally:
+        _BLOCKS.reset(token)
         if had is None:
             del module.forward
         else:

@@ -1,13 +1,13 @@
 """Running a model many times from the middle, exactly.
 
-An intervention on heads leaves most of a run as it was. A `Session` runs a batch of prompts once, keeps the stream at
-every layer, and answers `metrics(keep)`: the metric of every prompt under each of many masks, paying only for what a
-mask can change:
+An intervention on heads leaves most of a run as it was. A `Session` runs a batch of prompts (with their targets behind
+them) once, keeps the stream at every layer, and answers `metrics(keep)`: the metric of every prompt under each of many
+masks, paying only for what a mask can change:
 
 1. Layers below the first closed head are skipped; the run starts from the kept stream.
 2. In that first layer z is already known: the closed heads are filled in and only the output projection runs.
 3. Positions before the first difference between clean and corrupt never change: their keys and values are kept.
-4. In the last layer only the answer position goes on behind attention.
+4. In the last layer only the positions that predict the target go on behind attention.
 5. Of the unembedding only the rows that the metric reads are multiplied.
 6. Many masks go through in one batch; when memory runs out, the batch is halved and tried again.
 
@@ -16,8 +16,8 @@ threads see the plain ones. Where the modules are is found by watching one run (
 is checked once per model against plain interventions. A model that fails the check runs the plain way, and
 `Engine.reason` says why.
 
-Shape letters: C masks, B prompts, R = C * B rows, T positions (behind the shared prefix), S keys, L layers, H heads,
-K head width, D stream width, V vocabulary.
+Shape letters: C masks, B prompts, R = C * B rows, T positions (behind the shared prefix), P of them that predict a
+target, S keys, L layers, H heads, K head width, D stream width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -33,31 +33,26 @@ from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from headscope.models.attention import Call, armed
 from headscope.models.model import Model
+from headscope.running.batching import in_parts
 from headscope.running.interventions import Fill, patched, record
 from headscope.running.layer_modules import (
     Parts,
     find_parts,
     first_output,
     hidden_of,
-    narrowed,
-    pass_of,
     probe_ids,
     replaced,
     with_hidden,
     wrapped,
 )
-from headscope.running.measure import AnswerTokens, answer_logits
-
-# Tokens per pass at the start; halved whenever memory runs out.
-TOKENS = {"cpu": 2048, "cuda": 65536}
+from headscope.running.targets import Targets, metrics_of, narrow_head, target_logits
 
 
 class Engine:
-    """What is known of one model: its parts, whether the fast way holds on it, and how many tokens fit in a pass."""
+    """What is known of one model: its parts, and whether the fast way holds on it."""
 
     def __init__(self, model: Model):
         self.model = model
-        self.tokens = TOKENS.get(model.device.type, TOKENS["cuda"])
         self.parts: list[Parts] = []
         self.reason = ""
         try:
@@ -82,40 +77,41 @@ def engine_of(model: Model) -> Engine:
 
 
 class Session:
-    """A batch of prompts of one length, run once, ready to be run again under many masks.
+    """A batch of rows of one length, run once, ready to be run again under many masks.
 
-    other_ids: prompts whose heads' outputs fill the closed heads (corrupt fill); or `fill`: per layer (H, K) or
-    (B, T, H, K); neither means zero. start: positions before it are left as they are under every mask.
+    ids: prompts with their targets behind them, all but the last token (`task.clean_rows`). other_ids: rows whose
+    heads' outputs fill the closed heads (corrupt fill); or `fill`: per layer (H, K) or (B, T, H, K); neither means
+    zero. start: positions before it are left as they are under every mask.
     """
 
     def __init__(
         self,
         model: Model,
         ids: list[list[int]],
-        tokens: AnswerTokens,
+        targets: Targets,
         *,
         other_ids: list[list[int]] | None = None,
         fill: Fill | None = None,
         start: int = 0,
         engine: Engine | None = None,
     ):
-        self.model, self.ids, self.tokens = model, ids, tokens
+        self.model, self.ids, self.targets = model, ids, targets
         self.engine = engine or engine_of(model)
         self.other_metric_B: Tensor | None = None
-        self.start = min(start, len(ids[0]) - 1)
+        latest = len(ids[0]) - targets.positions
+        self.start = min(start, latest)
         if other_ids is not None:
-            narrow, narrow_tokens = narrow_head(model, tokens)
-            with record(model) as z_other, narrow:
-                self.other_metric_B = narrow_tokens(answer_logits(model, other_ids))
+            with record(model) as z_other:
+                self.other_metric_B = metrics_of(model, other_ids, targets)
             fill = [z_other[layer] for layer in range(model.n_layers)]
             if self.engine.fast:
                 shared = min(_shared(a, b) for a, b in zip(ids, other_ids, strict=True))
-                self.start = max(self.start, shared)
+                self.start = max(self.start, min(shared, latest))
         self.fill = fill
         if self.engine.fast:
             self._run_base()
         else:
-            self.metric_B = tokens(answer_logits(model, ids))
+            self.metric_B = targets(target_logits(model, ids, targets))
 
     def _run_base(self) -> None:
         """One whole run: streams and z behind the prefix, keys and values of the prefix, the metric."""
@@ -129,15 +125,15 @@ class Session:
 
             hooks.append(parts.layer.register_forward_pre_hook(keep, with_kwargs=True))
         cache = DynamicCache() if start else None
-        narrow, tokens = narrow_head(model, self.tokens)
+        P, (narrow, targets) = self.targets.positions, narrow_head(model, self.targets)
         try:
             with record(model) as z, narrow:
-                inputs = model.batch(self.ids)
-                out = model.hf(**inputs, past_key_values=cache, use_cache=cache is not None, logits_to_keep=1)
+                ids_BT = torch.tensor(self.ids, device=model.device)
+                out = model.hf(input_ids=ids_BT, past_key_values=cache, use_cache=cache is not None, logits_to_keep=P)
         finally:
             for hook in hooks:
                 hook.remove()
-        self.metric_B = tokens(out.logits[:, -1])
+        self.metric_B = targets(out.logits[:, -P:])
         self._z = [z[layer][:, start:] for layer in range(model.n_layers)]
         self._prefix = []
         if cache is not None:
@@ -153,20 +149,13 @@ class Session:
         for first in first_C.unique().tolist():
             if first == self.model.n_layers:
                 continue
-            which = (first_C == first).nonzero().flatten()
-            done = 0
-            while done < len(which):
-                length = len(self.ids[0]) - self.start
-                size = max(1, self.engine.tokens // (length * len(self.ids)))
-                part = which[done : done + size]
-                try:
-                    out_CB[part] = self._pass(keep_CBLH[part], first if self.engine.fast else None)
-                except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-                    if not _out_of_memory(error) or size == 1:
-                        raise
-                    self.engine.tokens //= 2
-                    continue
-                done += len(part)
+            which = (first_C == first).nonzero().flatten().tolist()
+
+            def run(part: Sequence[int], first: int = first) -> None:
+                chosen = list(part)
+                out_CB[chosen] = self._pass(keep_CBLH[chosen], first if self.engine.fast else None)
+
+            in_parts(self.model, "masks", which, run, each=(len(self.ids[0]) - self.start) * len(self.ids))
         return out_CB
 
     def _pass(self, keep_CBLH: Tensor, first: int | None) -> Tensor:
@@ -181,12 +170,11 @@ class Session:
                 keep = keep[:, None].repeat(1, len(self.ids[0]), 1, 1)
                 keep[:, : self.start] = 1.0
             with patched(self.model, keep, fill=fill):
-                logits_RV = answer_logits(self.model, self.ids * C)
-            return torch.stack([self.tokens(logits_BV) for logits_BV in logits_RV.split(B)])
-        narrow, tokens = narrow_head(self.model, self.tokens)
+                logits_RPV = target_logits(self.model, self.ids * C, self.targets)
+            return torch.stack([self.targets(logits_BPV) for logits_BPV in logits_RPV.split(B)])
+        P, (narrow, targets) = self.targets.positions, narrow_head(self.model, self.targets)
         tap = self._tap(keep_CBLH)
         with ExitStack() as stack:
-            stack.enter_context(pass_of(self))
             stack.enter_context(narrow)
             for replacement in self._replacements(keep_CBLH, first):
                 stack.enter_context(replaced(*replacement))
@@ -194,8 +182,8 @@ class Session:
             rows = [row[self.start :] for row in self.ids] * C
             cache = _PrefixCache(self._prefix) if self.start else None
             ids_RT = torch.tensor(rows, device=self.model.device)
-            out = self.model.hf(input_ids=ids_RT, past_key_values=cache, use_cache=cache is not None, logits_to_keep=1)
-        return torch.stack([tokens(logits_BV) for logits_BV in out.logits[:, -1].split(B)])
+            out = self.model.hf(input_ids=ids_RT, past_key_values=cache, use_cache=cache is not None, logits_to_keep=P)
+        return torch.stack([targets(logits_BPV) for logits_BPV in out.logits[:, -P:].split(B)])
 
     def _tap(self, keep_CBLH: Tensor) -> Callable[[Tensor, Call], Tensor]:
         """z' = m * z + (1 - m) * fill for rows that are prompts under masks, without repeating the fill."""
@@ -245,29 +233,32 @@ class Session:
         if not trim:
             return
 
-        # The last layer: attention reads all positions, everything behind it only the answer's.
-        q = parts[last]
+        # The last layer: attention reads all positions, everything behind it only those that predict the target.
+        q, P = parts[last], self.targets.positions
         whole: list[Tensor] = []
         layer_forward, attention_forward = q.layer.forward, q.attention.forward
 
-        def answer_only(*args: Any, **kwargs: Any) -> Any:
+        def target_only(*args: Any, **kwargs: Any) -> Any:
             stream_RTD = hidden_of(args, kwargs)
             whole[:] = [stream_RTD]
-            args, kwargs = with_hidden(args, kwargs, stream_RTD[:, -1:])
+            args, kwargs = with_hidden(args, kwargs, _last(stream_RTD, P))
             out = layer_forward(*args, **kwargs)
-            # Some models reshape to the shape of their input afterwards: give it, without copying.
-            return wrapped(first_output(out).expand(-1, stream_RTD.shape[1], -1), q.layer_outputs)
+            # Some models reshape to the shape of their input afterwards: give it, for one position without copying.
+            return wrapped(_at_all(first_output(out), stream_RTD.shape[1]), q.layer_outputs)
 
         def attend_from_all(*args: Any, **kwargs: Any) -> Any:
             if first == last and known_z:
-                return wrapped(q.projection.forward(z_RTD[:, -1:]), q.attention_outputs)  # pyright: ignore[reportOptionalMemberAccess, reportPossiblyUnboundVariable]
+                return wrapped(q.projection.forward(_last(z_RTD, P)), q.attention_outputs)  # pyright: ignore[reportOptionalMemberAccess, reportPossiblyUnboundVariable]
+            # (Some attention modules add the stream themselves: it gets back its length.)
+            T, narrow = whole[0].shape[1], hidden_of(args, kwargs).shape
+            args = tuple(_at_all(a, T) if isinstance(a, Tensor) and a.shape == narrow else a for a in args)
             args, kwargs = with_hidden(args, kwargs, q.norm(whole[0]))  # pyright: ignore[reportOptionalCall]
-            return wrapped(first_output(attention_forward(*args, **kwargs))[:, -1:], q.attention_outputs)
+            return wrapped(_last(first_output(attention_forward(*args, **kwargs)), P), q.attention_outputs)
 
         if first == last:
-            yield q.layer, lambda *a, **k: from_stream(answer_only, a, k)
+            yield q.layer, lambda *a, **k: from_stream(target_only, a, k)
         else:
-            yield q.layer, answer_only
+            yield q.layer, target_only
         yield q.attention, attend_from_all
 
 
@@ -295,15 +286,6 @@ class _PrefixCache(DynamicCache):
         self.layers = [_PrefixLayer(keys, values) for keys, values in prefix]
 
 
-def narrow_head(model: Model, tokens: AnswerTokens) -> tuple[Any, AnswerTokens]:
-    """A block in which the unembedding gives only the logits that the metric reads, and the metric on those."""
-    head = model.hf.get_output_embeddings()
-    if tokens.metric != "logit-diff" or type(head) is not nn.Linear:
-        return ExitStack(), tokens
-    wanted, narrow = tokens.narrowed()
-    return narrowed(head, wanted), narrow
-
-
 @torch.no_grad()
 def _check(engine: Engine) -> str:
     """Fast and plain on a short pair of prompts under random masks: an empty string, or what differs."""
@@ -312,25 +294,34 @@ def _check(engine: Engine) -> str:
     ids[1] = ids[1].roll(1)
     other = ids.clone()
     other[:, -3] = ids[:, -4]
-    tokens = AnswerTokens.first_two(2, model.device)
     draw = torch.Generator().manual_seed(0)
     keep = (torch.rand(4, model.n_layers, model.n_heads, generator=draw) > 0.5).float()
     keep[1, :-1] = keep[2, :1] = 1.0
-    arguments: dict[str, Any] = {"ids": ids.tolist(), "tokens": tokens, "other_ids": other.tolist()}
-    fast = Session(model, **arguments, engine=engine).metrics(keep)
-    engine.reason = "checking"
-    plain = Session(model, **arguments, engine=engine).metrics(keep)
-    engine.reason = ""
-    difference = (fast - plain).abs().max().item()
+    differences = []
+    for positions in (1, 2):
+        targets = Targets.first_two(2, model.device, positions=positions)
+        arguments: dict[str, Any] = {"ids": ids.tolist(), "targets": targets, "other_ids": other.tolist()}
+        fast = Session(model, **arguments, engine=engine).metrics(keep)
+        engine.reason = "checking"
+        plain = Session(model, **arguments, engine=engine).metrics(keep)
+        engine.reason = ""
+        differences.append((fast - plain).abs().max().item())
     tolerance = 1e-3 if model.hf.dtype == torch.float32 else 0.1
-    return f"differs by {difference:.1e} from the plain way" if not difference < tolerance else ""
+    worst = next((difference for difference in differences if not difference < tolerance), None)
+    return "" if worst is None else f"differs by {worst:.1e} from the plain way"
+
+
+def _last(value_RTX: Tensor, positions: int) -> Tensor:
+    """The last positions, in one piece, as some modules want more than one."""
+    return value_RTX[:, -1:] if positions == 1 else value_RTX[:, -positions:].contiguous()
+
+
+def _at_all(value_RPD: Tensor, length: int) -> Tensor:
+    """The last positions as the end of all of them: before it is nothing that counts. One is not copied."""
+    R, P, D = value_RPD.shape
+    return value_RPD.expand(R, length, D) if P == 1 else nn.functional.pad(value_RPD, (0, 0, length - P, 0))
 
 
 def _shared(a: list[int], b: list[int]) -> int:
-    """Length of the common beginning, at most all but the last token."""
-    differ = (i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y)
-    return min(next(differ, len(a)), len(a) - 1)
-
-
-def _out_of_memory(error: Exception) -> bool:
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "not enough memory" in str(error)
+    """Length of the common beginning."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y), len(a))

@@ -1,177 +1,202 @@
-"""Log-probability of targets: what a model thinks of a text of several tokens after a prompt.
+"""Targets of some prompts as tensors, the logits that predict them, and the metric on those.
 
-Rows of different lengths are padded on the right, where a causal model never looks. Logits are computed at the
-positions that predict a target token and nowhere else: the unembedding is handed those positions only.
+A row is a prompt with its target behind it, all but the target's last token: its last positions are those that predict
+the target. An answer of one token is a target of length one, whose row is the prompt. Rows of one length need no
+padding; others are padded on the right, where a causal model never looks. Logits are computed at the positions that
+predict a target and nowhere else.
 
-Shape letters: N prompts, B rows of a batch, T positions, P positions that predict a target token, A tokens that would
-be right there (one, but for tasks whose answers are a set), D stream width, V vocabulary.
+Shape letters: B rows, T positions, P positions of the longest target, A tokens that are right (or wrong) there,
+D stream width, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headscope.errors import InputError
 from headscope.models.model import Model
-from headscope.progress import bar
+from headscope.running.batching import out_of_memory
+from headscope.running.layer_modules import narrowed, replaced
+from headscope.tasks.metrics import BUILT_IN, COMPARING, NARROW, Metric, log_prob, metric_of, name_of
 from headscope.tasks.task import Task
-
-# Tokens per forward pass.
-TOKENS = 1024
-
-# Where the unembedding is wanted in this thread: (rows, positions).
-_WANTED: ContextVar[tuple[Tensor, Tensor] | None] = ContextVar("headscope_wanted", default=None)
 
 
 @dataclass(frozen=True)
-class TargetBatch:
-    """Prompts with their targets behind them as one padded array, and what is to be predicted where."""
+class Targets:
+    """The tokens that are right and wrong at each target position of some prompts, and the metric on their logits.
 
-    ids_BT: Tensor
-    row_P: Tensor
-    position_P: Tensor
-    right_PA: Tensor
-    has_PA: Tensor
+    Called with logits (B, P, V) it gives the metric of every prompt, (B,)."""
+
+    metric: str | Metric
     length_B: Tensor  # tokens of each target
+    right_BPA: Tensor
+    has_right_BPA: Tensor
+    wrong_BPA: Tensor
+    has_wrong_BPA: Tensor
 
     @classmethod
-    def of(cls, prompts: list[list[int]], targets: list[list[list[int]]], device: torch.device) -> TargetBatch:
-        """targets: for each prompt a list over target positions of the tokens that are right there."""
-        rows = [prompt + [right[0] for right in target[:-1]] for prompt, target in zip(prompts, targets, strict=True)]
-        longest = max(map(len, rows))
-        at = [
-            (row, len(prompt) - 1 + step, right)
-            for row, (prompt, target) in enumerate(zip(prompts, targets, strict=True))
-            for step, right in enumerate(target)
-        ]
-        width = max(len(right) for _, _, right in at)
-        tensor = lambda values, kind=torch.long: torch.tensor(values, dtype=kind, device=device)  # noqa: E731
-        return cls(
-            tensor([row + [0] * (longest - len(row)) for row in rows]),
-            tensor([row for row, _, _ in at]),
-            tensor([position for _, position, _ in at]),
-            tensor([right + [0] * (width - len(right)) for _, _, right in at]),
-            tensor([[True] * len(right) + [False] * (width - len(right)) for _, _, right in at], torch.bool),
-            tensor([len(target) for target in targets]),
-        )
+    def of(cls, task: Task, rows: Sequence[int], device: torch.device) -> Targets:
+        wrong = [[task.wrong[i]] if task.wrong else [[]] for i in rows]
+        return cls.from_tokens(task.metric, [task.right[i] for i in rows], wrong, device)
+
+    @classmethod
+    def from_tokens(
+        cls, metric: str | Metric, right: list[list[list[int]]], wrong: list[list[list[int]]], device: torch.device
+    ) -> Targets:
+        """right, wrong: for each prompt, over the positions of its target, the tokens that are right or wrong there."""
+        longest = max(map(len, right))
+        length_B = torch.tensor([len(target) for target in right], device=device)
+        # (Wrong tokens stand where the target begins.)
+        wrong = [side + [[]] * (len(target) - len(side)) for side, target in zip(wrong, right, strict=True)]
+        return cls(metric, length_B, *_pad(right, longest, device), *_pad(wrong, longest, device))
+
+    @classmethod
+    def first_two(cls, rows: int, device: torch.device, *, positions: int = 1) -> Targets:
+        """Token 1 against token 2 at every position: a stand-in for models without a task."""
+        right, wrong = ([[[token]] * positions] * rows for token in (1, 2))
+        return cls.from_tokens("logit-diff", right, wrong, device)
+
+    @property
+    def positions(self) -> int:
+        return self.right_BPA.shape[1]
+
+    @property
+    def in_target_BP(self) -> Tensor:
+        """Targets end together: shorter ones begin later."""
+        place_P = torch.arange(self.positions, device=self.length_B.device)
+        return place_P >= self.positions - self.length_B[:, None]
 
     def __len__(self) -> int:
-        return len(self.ids_BT)
+        return len(self.length_B)
+
+    def __call__(self, logits_BPV: Tensor) -> Tensor:
+        metric = metric_of(self.metric)
+        logits_BPV = logits_BPV.float() if logits_BPV.dtype in (torch.float16, torch.bfloat16) else logits_BPV
+        return metric(logits_BPV, self) if metric in BUILT_IN else self._checked(metric, logits_BPV)
+
+    def _checked(self, metric: Metric, logits_BPV: Tensor) -> Tensor:
+        """What a metric of the user's gives, or what is wrong with it in one line."""
+        name, wanted = (
+            f"The metric {name_of(self.metric)}",
+            f"expected a tensor with a number per prompt, ({len(self)},)",
+        )
+        try:
+            value: Any = metric(logits_BPV, self)
+        except Exception as error:
+            if isinstance(error, InputError) or out_of_memory(error):
+                raise
+            said = (str(error).splitlines() or [""])[0]
+            raise InputError(
+                f"{name} fails on logits {tuple(logits_BPV.shape)}: {type(error).__name__}: {said}"
+            ) from error
+        if not isinstance(value, Tensor):
+            raise InputError(f"{name}: {wanted}, found {type(value).__name__}.")
+        if value.shape != (len(self),) or not value.is_floating_point():
+            raise InputError(f"{name}: {wanted}, found shape {tuple(value.shape)} of {value.dtype}.")
+        if not bool(value.isfinite().all()):
+            place = int((~value.isfinite()).int().argmax())
+            raise InputError(f"{name}: expected finite numbers, found {value[place].item()}.")
+        if logits_BPV.requires_grad and not value.requires_grad:
+            raise InputError(f"{name} has no gradient, which this method needs: compute it from the logits with torch.")
+        return value
+
+    def solved(self, logits_BPV: Tensor) -> Tensor:
+        """Whether each prompt is solved: its right tokens beat the wrong ones, or, for metrics that compare none, the
+        likeliest token is a right one at every position of its target; (B,)."""
+        if metric_of(self.metric) in COMPARING:
+            return self(logits_BPV) > 0
+        best_BP1 = logits_BPV.argmax(-1, keepdim=True)
+        return (((self.right_BPA == best_BP1) & self.has_right_BPA).any(-1) | ~self.in_target_BP).all(-1)
 
 
-def targets_of(task: Task) -> list[list[list[int]]]:
-    """For each prompt, over the positions of its target, the tokens that are right there."""
-    if task.targets:
-        return [[[token] for token in target] for target in task.targets]
-    return [[answers] for answers in task.answers]
+def _pad(tokens: list[list[list[int]]], positions: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Tokens and which of them are there, (B, P, A). At positions before a target something is there, which counts
+    nowhere: nothing at all would make gradients that are not numbers."""
+    whole = [[[0]] * (positions - len(row)) + row for row in tokens]
+    width = max(1, max(len(at) for row in whole for at in row))
+    padded = [[at + [0] * (width - len(at)) for at in row] for row in whole]
+    has = [[[True] * len(at) + [False] * (width - len(at)) for at in row] for row in whole]
+    return torch.tensor(padded, device=device), torch.tensor(has, device=device)
 
 
-def log_probs(model: Model, batch: TargetBatch) -> Tensor:
-    """log P of every target token given what stands before it, (P,). Carries gradients where they are wanted."""
-    return token_log_probs(model, batch)[0]
+def target_logits(model: Model, ids: list[list[int]], targets: Targets) -> Tensor:
+    """Logits at the target positions of each row, (B, P, V)."""
+    P, lengths, longest = targets.positions, [len(row) for row in ids], max(map(len, ids))
+    rows = [row + [0] * (longest - len(row)) for row in ids]
+    ids_BT = torch.tensor(rows, device=model.device)
+    if min(lengths) == longest:
+        return model.hf(input_ids=ids_BT, use_cache=False, logits_to_keep=P).logits[:, -P:]
+    places_BP = torch.tensor(lengths, device=model.device)[:, None] - torch.arange(P, 0, -1, device=model.device)
+    row_B1, places_BP = torch.arange(len(ids), device=model.device)[:, None], places_BP.clamp(min=0)
+    head: Any = model.hf.get_output_embeddings()
+    if not isinstance(head, nn.Module):
+        return model.hf(input_ids=ids_BT, use_cache=False).logits[row_B1, places_BP]
+    plain = head.forward
+    with replaced(head, lambda hidden_BTD: plain(hidden_BTD[row_B1, places_BP])):
+        return model.hf(input_ids=ids_BT, use_cache=False).logits
 
 
-def token_log_probs(model: Model, batch: TargetBatch) -> tuple[Tensor, Tensor]:
-    """log P of every target token, and whether it is the likeliest there; both (P,)."""
-    with _only_at(model, batch.row_P, batch.position_P) as narrowed:
-        logits = model.hf(input_ids=batch.ids_BT, use_cache=False).logits
-    logits_PV = logits[0] if narrowed() else logits[batch.row_P, batch.position_P]
-    half = logits_PV.dtype in (torch.float16, torch.bfloat16)
-    all_PV = (logits_PV.float() if half else logits_PV).log_softmax(-1)
-    right_PA = all_PV.gather(-1, batch.right_PA).masked_fill(~batch.has_PA, -torch.inf)
-    best_P = logits_PV.detach().argmax(-1, keepdim=True)
-    return right_PA.logsumexp(-1), ((batch.right_PA == best_P) & batch.has_PA).any(-1)
+def metrics_of(model: Model, ids: list[list[int]], targets: Targets) -> Tensor:
+    """The metric of every row in one plain run, (B,). Of the unembedding only the rows that it reads are multiplied."""
+    narrow, narrow_targets = narrow_head(model, targets)
+    with narrow:
+        return narrow_targets(target_logits(model, ids, narrow_targets))
 
 
-def row_sums(value_P: Tensor, batch: TargetBatch) -> Tensor:
-    """Sums over each row's target positions, (B,)."""
-    return torch.zeros(len(batch), dtype=value_P.dtype, device=value_P.device).index_add(0, batch.row_P, value_P)
-
-
-@contextmanager
-def _only_at(model: Model, row_P: Tensor, position_P: Tensor) -> Iterator:
-    """Inside the block the unembedding sees (1, P, D) instead of (B, T, D); yields a function that says if it did."""
+def narrow_head(model: Model, targets: Targets) -> tuple[AbstractContextManager[Any], Targets]:
+    """A block in which the unembedding gives only the logits that the metric reads, and the metric on those."""
     head = model.hf.get_output_embeddings()
-    seen: list[bool] = []
-
-    def narrow(_module: object, args: tuple) -> tuple | None:
-        if _WANTED.get() is not mine or not args or args[0].ndim != 3:
-            return None
-        seen.append(True)
-        return (args[0][row_P, position_P][None], *args[1:])
-
-    mine = (row_P, position_P)
-    hook = head.register_forward_pre_hook(narrow) if isinstance(head, torch.nn.Module) else None
-    token = _WANTED.set(mine)
-    try:
-        yield lambda: bool(seen)
-    finally:
-        _WANTED.reset(token)
-        if hook is not None:
-            hook.remove()
+    if metric_of(targets.metric) not in NARROW or type(head) is not nn.Linear:
+        return ExitStack(), targets
+    both_BPA = torch.cat([targets.right_BPA, targets.wrong_BPA], dim=-1)
+    wanted, places = both_BPA.unique(return_inverse=True)
+    right, wrong = places.split([targets.right_BPA.shape[-1], targets.wrong_BPA.shape[-1]], dim=-1)
+    return narrowed(head, wanted), replace(targets, right_BPA=right, wrong_BPA=wrong)
 
 
-@torch.no_grad()
-def target_measures(model: Model, task: Task, *, corrupt: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """For each prompt: log P of its target, summed over tokens, and whether the model gets it right: the target is what
-    it would say, token by token, or, where there are foils, likelier than each of them."""
-    refuse_unfit(model, task)
-    prompts = task.corrupt_ids if corrupt else task.clean_ids
-    # (Foils say who is right, which nobody asks of corrupt prompts.)
-    foils = [] if corrupt else task.foils
-    rows = [(i, prompts[i], target) for i, target in enumerate(targets_of(task))]
-    rows += [(i, prompts[i], [[token] for token in foil]) for i, wrong in enumerate(foils) for foil in wrong]
-    log_prob, greedy = np.empty(len(rows)), np.empty(len(rows), dtype=bool)
-    with bar(f"{model.name} on {task.name}", len(rows), unit="targets") as shown:
-        for part in grouped([len(prompt) + len(target) - 1 for _, prompt, target in rows]):
-            batch = TargetBatch.of([rows[r][1] for r in part], [rows[r][2] for r in part], model.device)
-            log_P, best_P = token_log_probs(model, batch)
-            log_prob[part] = row_sums(log_P, batch).cpu()
-            greedy[part] = (row_sums(best_P.long(), batch) == batch.length_B).cpu()
-            shown.advance(len(part))
-    solved = greedy[: len(task)].copy()
-    for i in {row[0] for row in rows[len(task) :]}:
-        against = max(log_prob[r] for r in range(len(task), len(rows)) if rows[r][0] == i)
-        solved[i] = log_prob[i] > against
-    return log_prob[: len(task)], solved
+def token_log_probs(model: Model, ids: list[list[int]], targets: Targets) -> Tensor:
+    """Mean log P over the tokens of each row's target, (B,). Carries gradients where they are wanted."""
+    total_B = replace(targets, metric=log_prob)(target_logits(model, ids, targets))
+    return total_B / targets.length_B
 
 
-def grouped(lengths: list[int], tokens: int = TOKENS) -> list[list[int]]:
-    """Row numbers in batches of similar length, about `tokens` in each."""
-    groups: list[list[int]] = []
-    for row in sorted(range(len(lengths)), key=lambda row: lengths[row]):
-        if not groups or (len(groups[-1]) + 1) * lengths[row] > tokens:
-            groups.append([])
-        groups[-1].append(row)
-    return groups
-
-
-def refuse_unfit(model: Model, task: Task) -> None:
-    """A task without targets, made for another tokenizer, or too long for the model, is told before anything runs."""
-    targets = targets_of(task)
-    if not len(task) or not all(target and all(target) for target in targets):
+def refuse_unfit(model: Model, task: Task, *, corrupt: bool = False) -> None:
+    """What this model cannot be asked is told before anything runs: no targets, a metric without what it compares,
+    another tokenizer, too many tokens, and, where they are needed, no corrupt prompts."""
+    metric = metric_of(task.metric)
+    there = sum(bool(target and all(target)) for target in task.right)
+    if not len(task) or there < len(task):
         raise InputError(
-            f"Task {task.name} has no targets: expected for every prompt a text that should follow it, found "
-            f"{sum(bool(t and all(t)) for t in targets)} for {len(task)} prompts."
+            f"Task {task.name} has no targets: expected for every prompt a text that should follow it, found {there} "
+            f"for {len(task)} prompts."
+        )
+    if corrupt and not task.corrupt_ids:
+        raise InputError(
+            f"Task {task.name} has prompts and targets but no corrupt prompts, which this needs.\n"
+            "Use `headscope roles` for it, or a task of pairs."
+        )
+    if metric in COMPARING and not (task.wrong and all(task.wrong) and max(map(len, task.right)) == 1):
+        raise InputError(
+            f"The metric {name_of(metric)} sets answers of one token against wrong ones, which task {task.name} does "
+            'not have for every prompt. Use "log-prob".'
         )
     config = model.hf.config.get_text_config()
-    highest = max(max(map(max, [prompt, *target])) for prompt, target in zip(task.clean_ids, targets, strict=True))
+    prompts = task.clean_rows + (task.corrupt_rows if task.corrupt_ids else [])
+    highest = max(max(map(max, prompts)), max(max(map(max, target)) for target in task.right))
     if highest >= config.vocab_size:
         raise InputError(
             f"Task {task.name} was made for another tokenizer ({task.tokenizer}): it has token {highest}, "
             f"{model.name} knows {config.vocab_size}. Make it with this model's tokenizer."
         )
-    limit = getattr(config, "max_position_embeddings", None)
-    longest = max(len(prompt) + len(target) - 1 for prompt, target in zip(task.clean_ids, targets, strict=True))
+    longest, limit = max(map(len, prompts)), getattr(config, "max_position_embeddings", None)
     if limit and longest > limit:
         raise InputError(
-            f"Task {task.name} has prompts with targets of {longest} tokens; {model.name} takes at most {limit}.\n"
-            "Use shorter prompts, or a model with a longer context."
+            f"Task {task.name} has prompts of {longest} tokens, with their targets; {model.name} takes at most "
+            f"{limit}.\nUse shorter prompts, or a model with a longer context."
         )

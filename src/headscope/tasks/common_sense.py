@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from headscope.tasks.targets import Item, build_targets
+from headscope.tasks.items import Item, build
 from headscope.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def draw_letter(rng: random.Random, options: int) -> Item:
     wrong = tuple(f" {letter}" for letter in LETTERS[:options] if f" {letter}" != letters[1])
     usable = shown[0] != asked[0] and letters[1] != letters[2]
     corrupt = example + lettered(other[0], other[2])
-    return Item(example + lettered(asked[0], asked[2]), letters[1], wrong, corrupt if usable else "")
+    return Item(example + lettered(asked[0], asked[2]), corrupt if usable else "", (letters[1],), wrong)
 
 
 def draw_words(rng: random.Random, options: int) -> Item:
@@ -99,14 +99,15 @@ def draw_words(rng: random.Random, options: int) -> Item:
     wrong = tuple(f" {text}" for text in asked[2] if text != asked[1])
     usable = shown[0] != asked[0] and asked[1] != other[1]
     prompt, corrupt = (f"{example}Question: {question}\nAnswer:" for question, _, _ in (asked, other))
-    return Item(prompt, f" {asked[1]}", wrong, corrupt if usable else "")
+    return Item(prompt, corrupt if usable else "", (f" {asked[1]}",), wrong)
 
 
 def common_sense(tokenizer: PreTrainedTokenizerBase, *, n: int = 100, seed: int = 0) -> Task:
     """Everyday questions after one example; the target is the answer in words. (targets, against three wrong ones)"""
-    return build_targets("common-sense", lambda rng, slot: draw_words(rng, 4), tokenizer, n=n, seed=seed)
+    return build("common-sense", "log-prob", lambda rng, slot: draw_words(rng, 4), tokenizer, n=n, seed=seed)
 
 
 def common_sense_letters(tokenizer: PreTrainedTokenizerBase, *, n: int = 100, seed: int = 0) -> Task:
     """Everyday questions with lettered options, after one example; the target is the letter. (targets)"""
-    return build_targets("common-sense-letters", lambda rng, slot: draw_letter(rng, 4), tokenizer, n=n, seed=seed)
+    draw = lambda rng, slot: draw_letter(rng, 4)  # noqa: E731
+    return build("common-sense-letters", "log-prob", draw, tokenizer, n=n, seed=seed)

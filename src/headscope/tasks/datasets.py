@@ -7,7 +7,7 @@
     GSM8K            {"question", "answer"}: the worked solution is the target, without its calculator marks (MIT)
     BIG-bench        a .json file with "examples": {"input", "target"} or {"input", "target_scores"}: the best-scored
                      continuation is the target, the others foils (Apache-2.0)
-    one's own        {"prompt", "target"} and maybe "foils", as they stand
+    one's own        {"prompt", "target"} and maybe "corrupt" and "foils", as they stand
 
 None of them comes with Headscope; the licences are those that their authors state. Questions get one example in front,
 which is the first row of the file and is not asked itself. From the hub (`hub:OWNER/NAME`, then if needed `:CONFIG` and
@@ -19,11 +19,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headscope.errors import InputError, SetupError
-from headscope.tasks.targets import Item, from_items
+from headscope.tasks.items import Item, from_items
 from headscope.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -47,8 +48,8 @@ def targets_from_rows(
             raise InputError(f"{name}, row {number}: expected a row of {form}, found {error!r}.") from error
     if form in ASKED and len(items) > 1:
         shown, *items = items
-        example = f"{shown.prompt}{shown.target}\n"
-        items = [Item(example + item.prompt, item.target, item.foils) for item in items]
+        example = f"{shown.clean}{shown.targets[0]}\n"
+        items = [replace(item, clean=example + item.clean) for item in items]
     return from_items(name, items, tokenizer, n=n)
 
 
@@ -79,19 +80,19 @@ def read_blimp(row: dict[str, Any]) -> Item:
     differ = next((at for at, (a, b) in enumerate(zip(good, bad, strict=False)) if a != b), min(len(good), len(bad)))
     # Cut before a word, so that the target starts with its space.
     cut = max(good[:differ].rfind(" "), 0)
-    return Item(good[:cut], good[cut:], (bad[cut:],))
+    return Item(good[:cut], "", (good[cut:],), (bad[cut:],))
 
 
 def read_commonsense_qa(row: dict[str, Any]) -> Item:
     labels, texts = row["choices"]["label"], row["choices"]["text"]
     right = labels.index(row.get("answerKey", row.get("answer")))
     foils = tuple(f" {text}" for place, text in enumerate(texts) if place != right)
-    return Item(f"Question: {row['question']}\nAnswer:", f" {texts[right]}", foils)
+    return Item(f"Question: {row['question']}\nAnswer:", "", (f" {texts[right]}",), foils)
 
 
 def read_gsm8k(row: dict[str, Any]) -> Item:
     solution = re.sub(r"<<.*?>>", "", row["answer"]).replace("\n#### ", "\nThe answer is ")
-    return Item(f"Question: {row['question']}\nAnswer:", f" {solution}")
+    return Item(f"Question: {row['question']}\nAnswer:", "", (f" {solution}",))
 
 
 def read_big_bench(row: dict[str, Any]) -> Item:
@@ -102,14 +103,14 @@ def read_big_bench(row: dict[str, Any]) -> Item:
     else:
         right, foils = row["target"], ()
         right = right if isinstance(right, str) else right[0]
-    return Item(f"{row['input']}\nAnswer:", f" {right}", foils)
+    return Item(f"{row['input']}\nAnswer:", "", (f" {right}",), foils)
 
 
 def read_own(row: dict[str, Any]) -> Item:
-    prompt, target, foils = row["prompt"], row["target"], row.get("foils", ())
-    if not all(isinstance(text, str) for text in (prompt, target, *foils)):
+    prompt, corrupt, target, foils = row["prompt"], row.get("corrupt", ""), row["target"], row.get("foils", ())
+    if not all(isinstance(text, str) for text in (prompt, corrupt, target, *foils)):
         raise TypeError("prompt, target and foils have to be texts")
-    return Item(prompt, target, tuple(foils))
+    return Item(prompt, corrupt, (target,), tuple(foils))
 
 
 READERS = {

@@ -19,7 +19,8 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headscope.tasks.task import Pair, Task, build, single_tokens
+from headscope.tasks.items import Item, build, single_tokens
+from headscope.tasks.task import Task
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -46,7 +47,7 @@ LISTED = 2
 SIGNATURE = 5
 
 
-def draw(rng: random.Random, slot: int, arguments: Sequence[str]) -> Pair:
+def draw(rng: random.Random, slot: int, arguments: Sequence[str]) -> Item:
     """One pair from the given argument names."""
     words = rng.sample(arguments, 2 * SIGNATURE)
     names, others = words[:SIGNATURE], words[SIGNATURE:]
@@ -57,7 +58,7 @@ def draw(rng: random.Random, slot: int, arguments: Sequence[str]) -> Pair:
     clean, corrupt = (f"{head}{', '.join(signature)}):\n    {body}" for signature in (names, others))
     answer = names[LISTED]
     wrong = tuple(f" {name}" for name in names if name != answer)
-    return Pair(clean, corrupt, (f" {answer}",), wrong, changed=SIGNATURE)
+    return Item(clean, corrupt, (f" {answer}",), wrong, changed=SIGNATURE)
 
 
 def docstring(tokenizer: PreTrainedTokenizerBase, *, n: int = 100, seed: int = 0) -> Task:

@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from headscope.errors import InputError
-from headscope.tasks.task import Pair, Task, build, encode, tokenizer_name
+from headscope.tasks.items import Item, build
+from headscope.tasks.task import Task, encode, tokenizer_name
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -108,13 +109,13 @@ def pieces(year: str, sizes: tuple[int, ...]) -> list[str]:
     return ["".join(next(digits, "") for _ in range(size)) for size in sizes]
 
 
-def draw(rng: random.Random, slot: int, calendar: Calendar) -> Pair:
+def draw(rng: random.Random, slot: int, calendar: Calendar) -> Item:
     """One pair from the calendar's years."""
     start, split = rng.choice(calendar.starts), calendar.split
     prompt = f"The {rng.choice(SPANS)} lasted from the year {{}} to the year {start[: split.shown]}"
     answers, wrong = calendar.ends(start)
     clean, corrupt = prompt.format(start), prompt.format(corrupted(start, split))
-    return Pair(clean, corrupt, answers, wrong, changed_tokens(split))
+    return Item(clean, corrupt, answers, wrong, changed_tokens(split))
 
 
 def read_calendar(tokenizer: PreTrainedTokenizerBase) -> Calendar:

@@ -15,7 +15,8 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headscope.tasks.task import Pair, Task, build, single_tokens
+from headscope.tasks.items import Item, build, single_tokens
+from headscope.tasks.task import Task
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -48,20 +49,20 @@ ACTIONS = (
 )
 
 
-def draw(rng: random.Random, slot: int, names: Sequence[str]) -> Pair:
+def draw(rng: random.Random, slot: int, names: Sequence[str]) -> Item:
     """One pair from the given names."""
     opening, action = rng.choice(OPENINGS), rng.choice(ACTIONS)
     return fill(f"{opening} {action}", rng, slot, names)
 
 
-def fill(template: str, rng: random.Random, slot: int, names: Sequence[str]) -> Pair:
+def fill(template: str, rng: random.Random, slot: int, names: Sequence[str]) -> Item:
     """Puts names, a place and a thing into a template with the fields a, b, place, s and thing."""
     indirect, subject, third = rng.sample(names, 3)
     place, thing = rng.choice(PLACES), rng.choice(THINGS)
     a, b = (indirect, subject) if slot % 2 == 0 else (subject, indirect)
     clean = template.format(a=a, b=b, place=place, s=subject, thing=thing)
     corrupt = template.format(a=a, b=b, place=place, s=third, thing=thing)
-    return Pair(clean, corrupt, (f" {indirect}",), (f" {subject}",), changed=1)
+    return Item(clean, corrupt, (f" {indirect}",), (f" {subject}",), changed=1)
 
 
 def usable_names(task: str, tokenizer: PreTrainedTokenizerBase) -> list[str]:

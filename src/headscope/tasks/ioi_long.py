@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headscope.tasks.ioi import ACTIONS, fill, usable_names
-from headscope.tasks.task import Pair, Task, build
+from headscope.tasks.items import Item, build
+from headscope.tasks.task import Task
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -48,7 +49,7 @@ DISTRACTORS = (
 LEADS = ("Then", "Later", "In the end,", "After a while,")
 
 
-def draw(rng: random.Random, slot: int, names: Sequence[str]) -> Pair:
+def draw(rng: random.Random, slot: int, names: Sequence[str]) -> Item:
     """One pair from the given names."""
     distractor = " ".join(rng.sample(DISTRACTORS, rng.choice((5, 6))))
     return fill(f"{rng.choice(OPENINGS)} {distractor} {rng.choice(LEADS)} {rng.choice(ACTIONS)}", rng, slot, names)

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from headscope.errors import InputError
 from headscope.tasks.datasets import targets_from_rows
-from headscope.tasks.task import METRICS, Pair, Task, encode, refuse_closing_token, tokenizer_name
+from headscope.tasks.items import Item
+from headscope.tasks.metrics import METRICS
+from headscope.tasks.task import Task, encode, refuse_closing_token, tokenizer_name
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -51,8 +53,8 @@ def jsonl(path: str | Path, tokenizer: PreTrainedTokenizerBase, *, n: int | None
                 f"{where}: clean and corrupt must have the same number of tokens, found {len(clean)} and "
                 f"{len(corrupt)} with the tokenizer {tokenizer_name(tokenizer)}.\nReword one of them."
             )
-        answers.append(next_tokens(where, tokenizer, pair.clean, clean, pair.answers))
-        wrong.append(next_tokens(where, tokenizer, pair.clean, clean, pair.wrong))
+        answers.append(next_tokens(where, tokenizer, pair.clean, clean, pair.targets))
+        wrong.append(next_tokens(where, tokenizer, pair.clean, clean, pair.foils))
         both = set(answers[-1]) & set(wrong[-1])
         if both:
             tokens = tokenizer.convert_ids_to_tokens(sorted(both))
@@ -105,7 +107,7 @@ def common_metric(path: Path, rows: list[tuple[int, dict[str, Any]]]) -> str:
     metric = row.get("metric", default)
     for line, row in rows:
         found = row.get("metric", metric)
-        if found not in METRICS:
+        if found not in tuple(METRICS):
             raise InputError(f"{path.name}, line {line}: metric must be one of {', '.join(METRICS)}, found {found!r}.")
         if found != metric:
             raise InputError(
@@ -115,7 +117,7 @@ def common_metric(path: Path, rows: list[tuple[int, dict[str, Any]]]) -> str:
     return metric
 
 
-def read_pair(where: str, row: dict[str, Any], metric: str) -> Pair:
+def read_pair(where: str, row: dict[str, Any], metric: str) -> Item:
     """The line's texts, checked."""
     clean, corrupt = (read_prompt(where, row, field) for field in ("clean", "corrupt"))
     if clean == corrupt:
@@ -129,7 +131,7 @@ def read_pair(where: str, row: dict[str, Any], metric: str) -> Pair:
             f'{where}: "wrong" is missing or empty, which the metric {metric} needs.\n'
             'Add a text that should not follow, or set "metric" to "log-prob" on all lines.'
         )
-    return Pair(clean, corrupt, answers, wrong, changed=0)
+    return Item(clean, corrupt, answers, wrong)
 
 
 def read_prompt(where: str, row: dict[str, Any], field: str) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from headscope.tasks.targets import Item, build_targets
+from headscope.tasks.items import Item, build
 from headscope.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -51,9 +51,9 @@ def draw(rng: random.Random, slot: int) -> Item:
     (shown, shown_worked, _), (asked, target, slips), (other, other_target, _) = (worked(rng) for _ in range(3))
     example = f"{shown}{shown_worked}\n\n"
     usable = asked != shown and target != other_target
-    return Item(example + asked, target, slips, example + other if usable else "")
+    return Item(example + asked, example + other if usable else "", (target,), slips)
 
 
 def math(tokenizer: PreTrainedTokenizerBase, *, n: int = 100, seed: int = 0) -> Task:
     """A small word problem with its working, after one example. (targets of several tokens)"""
-    return build_targets("math", draw, tokenizer, n=n, seed=seed)
+    return build("math", "log-prob", draw, tokenizer, n=n, seed=seed)

@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from headscope.tasks.targets import Item, build_targets
+from headscope.tasks.items import Item, build
 from headscope.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -91,9 +91,9 @@ def draw(rng: random.Random, slot: int) -> Item:
         thing = rng.choice(THINGS)
         shown_other, target, wrong = (f"{word} {thing}" for word in (shown_other, target, wrong))
     example = f"{shown}{shown_other} " if shown_other.endswith("?") else f"{shown}{shown_other}. "
-    return Item(example + given, target, (wrong,), example + other if usable else "")
+    return Item(example + given, example + other if usable else "", (target,), (wrong,))
 
 
 def syntax(tokenizer: PreTrainedTokenizerBase, *, n: int = 100, seed: int = 0) -> Task:
     """Plural, tense, agreement, pronoun, question, negation: another form of a phrase, after one example. (targets)"""
-    return build_targets("syntax", draw, tokenizer, n=n, seed=seed)
+    return build("syntax", "log-prob", draw, tokenizer, n=n, seed=seed)
