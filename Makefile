@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-fast lint bench docs clean
+.PHONY: setup demo test test-fast lint bench docs nano-sparse clean
 
 setup: $(VENV)/.ready
 
@@ -38,6 +38,10 @@ bench: setup
 	$(BIN)/python bench/memory.py
 	$(BIN)/python bench/sparsify.py
 	@echo "Left out: bench/roles.py (an environment of its own) and bench/role_presets.py (long); see their first lines"
+
+# The adapter in the package, trained again (a few minutes).
+nano-sparse: setup
+	$(BIN)/python tools/train_nano_sparse.py
 
 docs: $(VENV)/.docs
 	$(BIN)/mkdocs build --strict

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from command import COMMAND_LINE, headscope, killed_when
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 import headscope as hs
@@ -119,6 +119,15 @@ def test_a_file_and_a_folder_are_cut_into_windows(nano: hs.Model, tmp_path: Path
     mixed = windows(nano, f"{tmp_path},self", count=20, length=8, seed=0)
     rows = {tuple(row) for row in found.tolist()}
     assert 5 <= sum(tuple(row) in rows for row in mixed.tolist()) <= 15
+    # Unequal parts, and windows made elsewhere.
+    save_file({"ids": torch.arange(160).reshape(20, 8)}, tmp_path / "made.safetensors")
+    mixed = windows(nano, f"{tmp_path / 'made.safetensors'}:3,self", count=20, length=8, seed=0)
+    made = {tuple(row) for row in torch.arange(160).reshape(20, 8).tolist()}
+    assert sum(tuple(row) in made for row in mixed.tolist()) == 15
+    with pytest.raises(hs.InputError, match="must hold windows of 9 tokens"):
+        windows(nano, str(tmp_path / "made.safetensors"), count=2, length=9, seed=0)
+    with pytest.raises(hs.InputError, match="must be above 0"):
+        windows(nano, "self:0", count=2, length=9, seed=0)
 
 
 @pytest.mark.parametrize("rank", [4, 0])
@@ -394,6 +403,7 @@ def test_the_report_compares_dense_sparse_and_random_gates(nano: hs.Model, tmp_p
     assert said.code == 0, said.err
     report = json.loads(said.out)
     assert 0 < report["connectivity"] < 1
+    assert report["edges per query"]["sparse"] == pytest.approx(report["connectivity"] * 6.5)
     assert report["random connectivity"] == pytest.approx(report["connectivity"], abs=0.05)
     assert report["ce"]["random gates"] > report["ce"]["sparse"]
     lost = report["ce above dense"]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from headscope.cli import frontier as cli_frontier
 from headscope.cli import functions as cli_functions
 from headscope.cli import report as cli_report
 from headscope.cli import reproduce as cli_reproduce
@@ -214,6 +215,7 @@ def edges(
 app.command()(cli_roles.roles)
 cli_functions.register(app)
 cli_sparse.register(app)
+cli_frontier.register(app)
 cli_report.register(app)
 app.command()(cli_reproduce.reproduce)
 

@@ -99,13 +99,14 @@ def sparsify(
 
     with shown():
         history = study_sparsify(model, out=to, settings=settings)
-    columns = ("Step", "Open edges", "Cross-entropy", "Dense", "Divergence", "In training", "Strength")
+    columns = ("Step", "Open edges", "per query", "Cross-entropy", "Dense", "Divergence", "In training", "Strength")
     table = Table(*columns, title=f"{model} made sparse")
     picked = history if len(history) <= 12 else [history[i * (len(history) - 1) // 11] for i in range(12)]
     for row in picked:
         table.add_row(
-            f"{row['step']:.0f}", f"{row['connectivity']:.2%}", f"{row['ce']:.4f}", f"{row['dense_ce']:.4f}",
-            f"{row['kl']:.4f}", f"{row['train']:.4f}", f"{row['strength']:.3g}",
+            f"{row['step']:.0f}", f"{row['connectivity']:.2%}", f"{row['connectivity'] * (length + 1) / 2:.2f}",
+            f"{row['ce']:.4f}", f"{row['dense_ce']:.4f}", f"{row['kl']:.4f}", f"{row['train']:.4f}",
+            f"{row['strength']:.3g}",
         )  # fmt: skip
     out.print(table)
     last = history[-1]
@@ -150,6 +151,7 @@ def sparsify_report(
         return
     table = Table("", report["dense"], report["sparse"], "random gates", title="Dense against sparse")
     table.add_row("open edges", "100 %", f"{report['connectivity']:.2%}", f"{report['random connectivity']:.2%}")
+    table.add_row("per query and head", *(f"{edges:.2f}" for edges in report["edges per query"].values()))
     ce = report["ce"]
     table.add_row("cross-entropy", f"{ce['dense']:.4f}", f"{ce['sparse']:.4f}", f"{ce['random gates']:.4f}")
     lost = report["ce above dense"]
@@ -176,7 +178,7 @@ def merge(
         raise InputError(f"{to} is there already and not empty. Give --out a new folder.")
 
     from headscope.models import load
-    from headscope.sparse.checkpoint import write_model
+    from headscope.sparse.saving import write_model
 
     model = load(adapter, base=base)
     to.mkdir(parents=True, exist_ok=True)

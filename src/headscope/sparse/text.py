@@ -2,7 +2,8 @@
 
 `windows(model, "self", ...)` lets the model write its own: it needs no corpus, and on what a model says itself its
 cross-entropy exceeds the dense model's by just the divergence between the two. Other sources: a text file, a folder
-of text files, a data set on the Hugging Face hub, or several of these separated by commas, in equal parts.
+of text files, a data set on the Hugging Face hub, windows made elsewhere (a .safetensors file with `ids`), or several
+of these separated by commas: in equal parts, or in those asked for (`self,corpus.txt:3`).
 
 Shape letters: N windows, T tokens in a window, B rows written at a time, V vocabulary.
 """
@@ -10,11 +11,13 @@ Shape letters: N windows, T tokens in a window, B rows written at a time, V voca
 from __future__ import annotations
 
 import hashlib
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
@@ -34,16 +37,16 @@ def windows(model: Model, text: str, *, count: int, length: int, seed: int = 0, 
     """`count` windows of `length` tokens, (N, T), in an order that the seed decides.
 
     text: "self", a file, a folder, a data set's name (`name` or `name:config`, its split "train"), or several
-    separated by commas.
+    separated by commas, each with a number behind a colon where the parts are not equal.
     top_p: of "self", see `written`.
     """
-    sources = [name.strip() for name in text.split(",") if name.strip()]
+    sources = [_weighed(name.strip()) for name in text.split(",") if name.strip()]
     if not sources:
         raise InputError("No text was given. Known: self, a file, a folder, the name of a data set.")
-    share = -(-count // len(sources))
+    total = sum(weight for _, weight in sources)
     found = []
-    for name in sources:
-        own = name == "self"
+    for name, weight in sources:
+        own, share = name == "self", math.ceil(count * weight / total)
         part = written(model, count=share, length=length, seed=seed, top_p=top_p) if own else _cut(model, name, length)
         if len(part) < share:
             raise InputError(
@@ -54,6 +57,18 @@ def windows(model: Model, text: str, *, count: int, length: int, seed: int = 0, 
         found.append(part[order[:share]])
     whole_NT = torch.cat(found)
     return whole_NT[torch.randperm(len(whole_NT), generator=torch.Generator().manual_seed(seed + 1))][:count]
+
+
+def _weighed(source: str) -> tuple[str, float]:
+    """A source and its weight: `corpus.txt:3`. (Behind a data set's colon stands its config, which is no number.)"""
+    name, _, weight = source.rpartition(":")
+    try:
+        value = float(weight) if name else 1.0
+    except ValueError:
+        return source, 1.0
+    if not 0 < value < math.inf:
+        raise InputError(f"The part of {name} in --text must be above 0, found {weight}.")
+    return (name, value) if name else (source, 1.0)
 
 
 def written(model: Model, *, count: int, length: int, seed: int, top_p: float = TOP_P) -> Tensor:
@@ -142,12 +157,25 @@ def _begins(model: Model) -> list[int]:
 
 def _cut(model: Model, name: str, length: int) -> Tensor:
     """A corpus as windows; where the tokenizer begins texts with a special token, so does every window."""
+    if name.endswith(".safetensors"):
+        return _made(Path(name).expanduser(), length)
     tokenizer: Any = model.tokenizer
     head = _begins(model)
     ids = [token for text in _texts(name) for token in tokenizer(text, add_special_tokens=False)["input_ids"]]
     body = length - len(head)
     rows = [head + ids[at : at + body] for at in range(0, len(ids) - body + 1, body)]
     return torch.tensor(rows, dtype=torch.long).reshape(-1, length)
+
+
+def _made(file: Path, length: int) -> Tensor:
+    """Windows of token ids from a file."""
+    try:
+        ids_NT = load_file(file)["ids"].long()
+    except (OSError, SafetensorError, KeyError) as error:
+        raise InputError(f"{file} cannot be read: {error}. Expected windows of token ids (N, T) named ids.") from error
+    if ids_NT.ndim != 2 or ids_NT.shape[1] != length:
+        raise InputError(f"{file} must hold windows of {length} tokens, found a shape {tuple(ids_NT.shape)}.")
+    return ids_NT
 
 
 def _texts(name: str) -> list[str]:

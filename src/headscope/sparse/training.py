@@ -5,7 +5,8 @@
 3. Each step: the dense model's logits where they are needed, the sparse model's with trained gates, the loss of
    `objective.py`, one AdamW step, one GECO step. Which windows and which noise a step uses follows from the seed and
    the step's number alone, so a run that was killed goes on to the same numbers from its last checkpoint.
-4. Every so often: held-out connectivity, cross-entropy and divergence under hard gates; a checkpoint.
+4. Every so often: held-out connectivity, cross-entropy and divergence under hard gates; a checkpoint, and an adapter
+   where connectivity has passed a milestone.
 5. At the end: a Hugging Face folder that says it is gated, and the adapter beside it.
 
 Runs on one process or, under `accelerate launch`, on several, which share each batch.
@@ -31,9 +32,10 @@ from headscope.models.adapters import start_from
 from headscope.models.sparse_gate import CONFIG_KEY, OFFSETS, Gates, deciding
 from headscope.progress import bar
 from headscope.running.layer_modules import narrowed
-from headscope.sparse.checkpoint import Checkpoint, save_sparse
+from headscope.sparse.checkpoint import Checkpoint
 from headscope.sparse.objective import FLOOR, Geco, cross_entropy, divergence, edges_per_query, mean_fraction, penalty
 from headscope.sparse.offsets import add_offsets
+from headscope.sparse.saving import save_milestone, save_sparse
 from headscope.sparse.settings import Settings
 from headscope.sparse.text import windows
 
@@ -88,7 +90,7 @@ class Trainer:
     def __init__(self, model: Model, settings: Settings, text_NT: Tensor, checkpoint: Checkpoint):
         from accelerate import Accelerator
 
-        self.settings, self.checkpoint = settings, checkpoint
+        self.model, self.settings, self.checkpoint = model, settings, checkpoint
         on_gpu = model.device.type == "cuda"
         mixed = "bf16" if on_gpu and torch.cuda.is_bf16_supported() else "no"
         self.accelerator = Accelerator(cpu=model.device.type == "cpu", mixed_precision=mixed)
@@ -257,6 +259,9 @@ class Trainer:
     def _note(self, row: dict[str, float]) -> None:
         self.checkpoint.history.append(row)
         if self.accelerator.is_main_process:
+            # Before the checkpoint: a run that is killed in between comes here again.
+            with self.averaged():
+                save_milestone(self.student, self.model, self.checkpoint, row)
             self.checkpoint.save(self.step, self.named, self.means, self.optimizer, self.geco)
         self.accelerator.wait_for_everyone()
 

@@ -36,6 +36,7 @@ from headscope.report.figures.sparsity import open_heads, training_curves
 from headscope.running.measure import check
 from headscope.runs.run import Run
 from headscope.sparse import Settings, sparsify
+from headscope.sparse.objective import edges_per_query
 from headscope.sparse.text import windows
 from headscope.sparse.training import measured
 from headscope.studies.attention import attention_of
@@ -81,6 +82,12 @@ def study_sparsity(
     checks = [(_check(dense, name, n, seed), _check(sparse, name, n, seed)) for name in tasks]
     report = {
         "dense": dense.name, "sparse": sparse.name, "connectivity": found["connectivity"],
+        "edges per query": {
+            name: edges_per_query(share, length)
+            for name, share in (
+                ("dense", 1.0), ("sparse", found["connectivity"]), ("random gates", control["connectivity"])
+            )
+        },
         "ce": {"dense": found["dense_ce"], "sparse": found["ce"], "random gates": control["ce"]},
         "ce above dense": _difference(by_window, seed),
         "divergence": {"sparse": found["kl"], "random gates": control["kl"]},
