@@ -169,7 +169,7 @@ def test_straight_through_gates_give_the_values_of_hard_ones(nano):
 
 
 def test_unknown_gates_are_told(nano):
-    with pytest.raises(hs.InputError, match="straight-through, hard"):
+    with pytest.raises(hs.InputError, match="hard, straight-through"):
         hs.methods.eap(nano, hs.tasks.ioi(nano.tokenizer, n=2), gates="soft")
     with pytest.raises(hs.InputError, match="above 0"):
         hs.methods.attribution(nano, hs.tasks.ioi(nano.tokenizer, n=2), temperature=0)

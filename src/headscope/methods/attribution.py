@@ -23,7 +23,7 @@ from headscope.tasks.task import Task
 
 
 def attribution(
-    model: Model, task: Task, *, fill: str = "corrupt", gates: str = "straight-through", temperature: float = 1.0,
+    model: Model, task: Task, *, fill: str = "corrupt", gates: str = "hard", temperature: float = 1.0,
 ) -> Scores:  # fmt: skip
     """Patching to first order: gradient times difference, one backward pass for all heads.
 

@@ -27,7 +27,7 @@ from headscope.tasks.task import Task
 
 
 def attribution_ig(
-    model: Model, task: Task, *, steps: int = 5, fill: str = "corrupt", gates: str = "straight-through",
+    model: Model, task: Task, *, steps: int = 5, fill: str = "corrupt", gates: str = "hard",
     temperature: float = 1.0,
 ) -> Scores:  # fmt: skip
     """Attribution with the gradient averaged over points between the corrupt and the clean embeddings.

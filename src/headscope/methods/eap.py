@@ -31,7 +31,7 @@ def eap(
     *,
     split: str = "none",
     fill: str = "corrupt",
-    gates: str = "straight-through",
+    gates: str = "hard",
     temperature: float = 1.0,
     per_prompt: bool = False,
 ) -> EdgeScores:
@@ -39,8 +39,8 @@ def eap(
 
     split: "none" makes a head one reader, "qkv" three.
     fill: what an edge outside the circuit carries: "corrupt", "mean", "zero" or "mean-position".
-    gates: of a sparse model, whether gradients see gates open and close ("straight-through", at a temperature, as in
-    training) or only what open ones let through ("hard").
+    gates: of a sparse model, whether gradients see only what open gates let through ("hard"), or also gates open and
+    close ("straight-through", at a temperature, as in training).
     per_prompt: keep every prompt's scores as well.
     """
     options: dict[str, Any] = {"split": split, "fill": fill, "gates": gates, "temperature": temperature}

@@ -25,7 +25,7 @@ def eap_ig(
     steps: int = 5,
     split: str = "none",
     fill: str = "corrupt",
-    gates: str = "straight-through",
+    gates: str = "hard",
     temperature: float = 1.0,
     per_prompt: bool = False,
 ) -> EdgeScores:

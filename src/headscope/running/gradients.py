@@ -20,7 +20,7 @@ from headscope.running.layer_modules import replaced
 from headscope.running.targets import Targets, metrics_of
 
 # How a sparse model's gates pass gradients; a dense model has none.
-GATES = ("straight-through", "hard")
+GATES = ("hard", "straight-through")
 
 
 def gate_gradient(gates: str, temperature: float) -> AbstractContextManager[None]:
