@@ -20,6 +20,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from headscope.models.adapters import start_from
 from headscope.models.sparse_gate import CONFIG_KEY, OFFSETS, Gates, deciding
 from headscope.progress import bar
 from headscope.running.layer_modules import narrowed
-from headscope.sparse.checkpoint import Checkpoint
+from headscope.sparse.checkpoint import Checkpoint, open_checkpoint
 from headscope.sparse.objective import FLOOR, Geco, cross_entropy, divergence, edges_per_query, mean_fraction, penalty
 from headscope.sparse.offsets import add_offsets
 from headscope.sparse.saving import save_milestone, save_sparse
@@ -50,10 +51,15 @@ def sparsify(model: Model, *, out: str | Path, settings: Settings | None = None,
     A run that was stopped goes on from its last checkpoint in `out`.
     """
     settings = settings or Settings(**options)
+    settings = replace(settings, model=settings.model or model.name)
     _refuse(model)
-    checkpoint = Checkpoint(Path(out), model, settings)
-    if checkpoint.finished:
+    with open_checkpoint(Path(out), model, settings) as checkpoint:
+        if not checkpoint.finished:
+            _train(model, settings, checkpoint)
         return checkpoint.history
+
+
+def _train(model: Model, settings: Settings, checkpoint: Checkpoint) -> None:
     text_NT = windows(
         model, settings.text, count=settings.windows + settings.held_out, length=settings.length, seed=settings.seed,
         top_p=settings.top_p,
@@ -64,7 +70,6 @@ def sparsify(model: Model, *, out: str | Path, settings: Settings | None = None,
         with trainer.averaged():
             save_sparse(trainer.student, model, checkpoint)
     trainer.accelerator.wait_for_everyone()
-    return checkpoint.history
 
 
 def _refuse(model: Model) -> None:
