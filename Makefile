@@ -37,7 +37,7 @@ bench: setup
 	$(BIN)/python bench/functions.py
 	$(BIN)/python bench/memory.py
 	$(BIN)/python bench/sparsify.py
-	@echo "Left out: bench/roles.py (an environment of its own) and bench/role_presets.py (long); see their first lines"
+	@echo "Left out: bench/roles.py (an environment of its own) and bench/role_presets.py, attribution.py, coverage.py (long); see their first lines"
 
 # The adapter in the package, trained again (a few minutes).
 nano-sparse: setup
