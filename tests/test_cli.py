@@ -30,30 +30,31 @@ from headscope.tasks import TASKS
 FLAGS = {
     "check": "model --task -t --n -n --seed --json",
     "heads": (
-        "models --task -t --method -m --ranking --fill --signed --threshold --draws --points --n -n --seed --out -o "
-        "--format --top --json"
+        "models --task -t --method -m --ranking --draws --n -n --top --fill --signed --threshold --points --seed "
+        "--format --json --out -o"
+    ),
+    "edges": (
+        "models --task -t --method -m --split --choice --connected --n -n --top --fill --signed --threshold --points "
+        "--seed --format --json --out -o"
+    ),
+    "roles": ("models --task -t --seeds --preset --n -n --held-out --compare --forget --seed --format --json --out -o"),
+    "functions": (
+        "model --data --function --ranking --k --draws --n -n --train --ablated --shots --factor --steps "
+        "--max-new-tokens --alpha --comet --embedder --seed --format --json --out -o"
     ),
     "sparsify": (
-        "model --out -o --text --top-p --windows --length --steps --batch --positions --vocabulary --accumulate --lr "
-        "--lr-end --warmup --clip --lora-rank --start --constraint --margin --margin-start --distill --strength --rate "
-        "--bias --noise --noise-end --temperature --temperature-end --held-out --every --checkpointing --seed"
+        "model --text --top-p --windows --length --steps --batch --positions --vocabulary --accumulate --lr "
+        "--lr-end --warmup --clip --lora-rank --start --offset-lr --penalty --average --constraint --margin "
+        "--margin-start --distill --strength --rate --bias --noise --noise-end --temperature --temperature-end "
+        "--held-out --every --checkpointing --seed --format --json --out -o"
     ),
-    "sparsify-report": "dense sparse --out -o --task --text --windows --length --n --seed --json",
+    "sparsify-report": "dense sparse --task --text --windows --length --n --seed --format --json --out -o",
     "merge": "adapter base --out -o",
-    "reproduce": "--preset --only --models --comet --out -o --format --open --json",
     "report": "runs --out -o --title",
     "view": "folder --port",
     "figure": "run --format --width --only --out -o",
-    "edges": (
-        "models --task -t --method -m --split --choice --connected --signed --threshold --points --n -n --seed "
-        "--out -o --format --top --json"
-    ),
-    "functions": (
-        "model --data --function --ranking --k --draws --n -n --train --shots --factor --steps --max-new-tokens "
-        "--comet --embedder --seed --out -o --format --json"
-    ),
+    "reproduce": "--preset --only --models --comet --open --format --json --out -o",
     "comet setup": "--checkpoint",
-    "roles": ("models --task -t --seeds --preset --n -n --held-out --compare --forget --seed --out -o --format --json"),
     "list models": "--json",
     "list tasks": "--json",
     "list methods": "--json",
@@ -195,12 +196,13 @@ def test_heads_leaves_a_whole_folder(run, nano: hs.Model):
     assert manifest["versions"]["torch"] == torch.__version__
     assert manifest["finished"] >= manifest["started"]
     there = {path.name for path in folder.iterdir()}
-    assert there == {"manifest.json", *manifest["files"]}, "a file is missing, or nobody knows of it"
-    assert manifest["timings"].keys() == {name for name in there if name.endswith(".safetensors")}
+    assert there == {".lock", "manifest.json", *manifest["files"]}, "a file is missing, or nobody knows of it"
+    assert manifest["timings"].keys() == manifest["units"].keys()
+    assert {name for name in there if name.endswith(".safetensors")} < manifest["units"].keys()
     # What a file starts with says what it is; none is a pickle (0x80) or a zip of pickles (PK), as torch.save makes.
     signs = {
         ".png": b"\x89PNG\r\n\x1a\n", ".pdf": b"%PDF-", ".svg": b"<?xml", ".json": b"{\n", ".csv": b"",
-        ".safetensors": b"",
+        ".safetensors": b"", "": b"",
     }  # fmt: skip
     for path in folder.iterdir():
         start = path.read_bytes()[:8]

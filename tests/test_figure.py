@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from headscope.report.redraw import figures_of, inches
 from headscope.runs.run import read_manifest
 from headscope.studies.edges import study_edges
 from headscope.studies.heads import study_heads
+from headscope.studies.settings import EdgeSettings, HeadSettings
 
 
 @pytest.mark.parametrize(
@@ -52,8 +54,9 @@ def test_every_figure_of_every_study_is_as_wide_as_asked(tmp_path, name, capfd):
 
 def test_it_draws_what_the_studies_draw(tmp_path):
     """At their own width, figures are byte for byte those that the study drew."""
-    study_heads(["nano"], ["ioi"], out=tmp_path / "h", n=4, methods=["attribution"], draws=1, formats=["png"])
-    study_edges(["nano"], ["ioi"], out=tmp_path / "e", n=4, methods=["eap"], formats=["png"])
+    asked: dict[str, Any] = {"models": ["nano"], "tasks": ["ioi"], "n": 4, "formats": ["png"]}
+    study_heads(HeadSettings(**asked, methods=("attribution",), draws=1), out=tmp_path / "h")
+    study_edges(EdgeSettings(**asked, methods=("eap",)), out=tmp_path / "e")
     for folder in (tmp_path / "h", tmp_path / "e"):
         drawn = {path.stem: path.read_bytes() for path in folder.glob("*.png")}
         assert set(figures_of(folder)) == set(drawn)

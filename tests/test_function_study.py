@@ -79,7 +79,7 @@ def test_it_leaves_a_whole_folder(run):
     folder, printed = run
     manifest = read_manifest(folder)
     assert manifest["finished"] >= manifest["started"]
-    assert {path.name for path in folder.iterdir()} == {"manifest.json", *manifest["files"]}
+    assert {path.name for path in folder.iterdir()} == {".lock", "manifest.json", *manifest["files"]}
     assert (folder / "functions-probe.png").read_bytes().startswith(b"\x89PNG")
     with (folder / "sweep.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -146,7 +146,7 @@ def test_a_file_of_ones_own(capfd, tmp_path: Path):
     path.write_text(json.dumps(items[:5]))
     said = headscope(capfd, *words, "--out", tmp_path / "run")
     assert said.code == 2
-    assert "sha256 of data" in said.err
+    assert f"sha256 of {path}" in " ".join(said.err.split())
 
 
 @pytest.mark.parametrize(
@@ -155,8 +155,8 @@ def test_a_file_of_ones_own(capfd, tmp_path: Path):
         (("--ranking", "prob"), "Unknown ranking 'prob'. Known: probe, ablation, attribution."),
         (("--function", "magic"), "Unknown function 'magic'. Known: retrieval, knowledge-recall"),
         (("--function", "decision-making"), "has no questions of Decision-making"),
-        (("--k", "16,x"), "--k: expected numbers of heads such as 16,32,64,128, found '16,x'"),
-        (("--k", "0"), "--k: expected numbers"),
+        (("--k", "16,x"), "--k: expected numbers such as 16,32,64,128, found '16,x'"),
+        (("--k", "0"), "--k must be at least 1, found 0"),
         (("--steps", "prompt"), "Unknown steps 'prompt'. Known: all, decode."),
         (("--format", "gif"), "Unknown format 'gif'"),
         (("--data", "nowhere.json"), "nowhere.json: cannot be read"),

@@ -17,7 +17,6 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging as hf_logging
 
 import headscope as hs
-from headscope.studies.heads import describe
 
 IDS = torch.randint(3, 96, (2, 9), generator=torch.Generator().manual_seed(0))
 
@@ -116,7 +115,7 @@ def test_a_gguf_model_can_be_saved_and_loaded(llama, tmp_path: Path):
 def test_nano(nano: hs.Model):
     assert (nano.name, nano.source["kind"]) == ("nano", "built-in")
     assert (nano.n_layers, nano.n_heads) == (4, 4)
-    facts = describe(nano)
+    facts = nano.describe()
     assert facts.items() >= {"licence": "Apache-2.0", "architecture": "llama", "dtype": "float32"}.items()
 
 

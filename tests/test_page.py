@@ -27,8 +27,11 @@ from headscope.report.figures.titles import TITLES
 from headscope.report.page.collect import Room, collect, patterns
 from headscope.report.page.html import LARGEST, build_page, find_runs, script_json
 from headscope.runs.run import read_manifest
+from headscope.runs.settings import Settings
+from headscope.sparse.settings import Settings as SparsifySettings
 from headscope.studies.edges import study_edges
 from headscope.studies.heads import study_heads
+from headscope.studies.settings import EdgeSettings, FunctionSettings, HeadSettings, RoleSettings, SparsitySettings
 from headscope.tasks import TASKS
 
 
@@ -109,7 +112,8 @@ def test_attention_is_rounded_and_the_best_heads_are_kept():
 
 
 def test_a_study_keeps_patterns_as_they_pass(nano, tmp_path):
-    study_heads(["nano"], ["ioi"], out=tmp_path, n=4, methods=["attribution"], draws=0, formats=["png"])
+    how: dict[str, Any] = {"n": 4, "methods": ["attribution"], "draws": 0, "formats": ["png"]}
+    study_heads(HeadSettings(models=("nano",), tasks=("ioi",), **how), out=tmp_path)
     found = Attention.load(tmp_path / "attention-nano-ioi.safetensors")
     task = hs.tasks.ioi(nano.tokenizer, n=4, seed=0)
     assert "".join(found.tokens[0]) == task.clean[0]
@@ -132,7 +136,7 @@ def test_damage_is_told_and_the_rest_is_shown(tmp_path, name, damage):
     """Every file in turn: the page is built, says which file it is, and keeps what the others say."""
     run = run_folders.ALL[name](tmp_path / "whole")
     whole = len(json.dumps(collect(run.folder)))
-    for file in run.manifest["files"]:
+    for file in run.manifest.files:
         hurt = tmp_path / "hurt"
         shutil.copytree(run.folder, hurt)
         DAMAGE[damage](hurt / file)
@@ -260,62 +264,49 @@ def test_the_printed_command_is_the_one_that_made_the_run(nano, tmp_path, capfd,
         '"corrupt": "When Mary and John went to the store, Anna gave a drink to"}\n'
     )
     out = Path("run's")
-    study_heads(
-        ["nano"], ["ioi", "my task.jsonl"], out=out, n=3, seed=1, methods=["attribution", "gradient"], signed=True,
-        rankings=["task", "prompt"], fill="zero", draws=1, threshold=0.8, formats=["png"],
+    settings = HeadSettings(
+        models=("nano",), tasks=("ioi", "my task.jsonl"), n=3, seed=1, methods=("attribution-ig:steps=2", "gradient"),
+        signed=True, rankings=("task", "prompt"), fill="zero", draws=1, threshold=0.8, formats=("png",),
     )  # fmt: skip
+    study_heads(settings, out=out)
     line = collect(out)["line"]
     assert "--threshold 0.8" in line
     began = read_manifest(out)["started"]
-    assert headscope(capfd, *shlex.split(line)[1:], "--format", "png", "--json").code == 0
+    assert headscope(capfd, *shlex.split(line)[1:], "--json").code == 0
     assert read_manifest(out)["started"] == began
-    study_edges(["nano"], ["ioi"], out=Path("e"), n=3, methods=["eap"], split="qkv", choice="greedy", formats=["png"])
+    how: dict[str, Any] = {"n": 3, "methods": ["eap"], "split": "qkv", "choice": "greedy", "formats": ["png"]}
+    study_edges(EdgeSettings(models=("nano",), tasks=("ioi",), **how), out=Path("e"))
     began = read_manifest(Path("e"))["started"]
-    assert headscope(capfd, *shlex.split(collect(Path("e"))["line"])[1:], "--format", "png", "--json").code == 0
+    assert headscope(capfd, *shlex.split(collect(Path("e"))["line"])[1:], "--json").code == 0
     assert read_manifest(Path("e"))["started"] == began
 
 
-SETTINGS = {
-    "roles": {
-        "models": ["a b", "nano"], "tasks": ["syntax", "math"], "seeds": 2, "preset": "paper", "n": 7, "held_out": 5,
-        "compare": 0, "forget": "ioi", "seed": 3,
-    },
-    "functions": {
-        "model": "nano", "data": "my data.json", "functions": ["retrieval"], "rankings": ["ablation"], "ks": [2, 4],
-        "draws": 2, "n": 5, "train": 9, "ablated": 8, "shots": 1, "factor": 0.001, "steps": "decode",
-        "max_new_tokens": 3, "alphas": [2.0], "seed": 4,
-    },
-    "sparsify-report": {
-        "models": ["nano", "sparse"], "tasks": ["ioi"], "text": "a.txt", "count": 8, "length": 12, "n": 3, "seed": 5,
-    },
-}  # fmt: skip
-# What a setting is called as a parameter of the command.
-CALLED = {
-    "models": "models", "model": "model", "tasks": "task", "functions": "function", "rankings": "ranking", "ks": "k",
-    "count": "windows",
-}  # fmt: skip
+SETTINGS: list[Settings] = [
+    RoleSettings(
+        models=("a b", "nano"), tasks=("syntax", "math"), seeds=2, preset="paper", n=7, held_out=5, compare=0,
+        forget="ioi", seed=3,
+    ),
+    FunctionSettings(
+        model="nano", data="my data.json", functions=("retrieval",), rankings=("ablation",), ks=(2, 4), draws=2, n=5,
+        train=9, shots=1, factor=0.001, steps="decode", max_new_tokens=3, alphas=(), seed=4, embedder="some/one",
+    ),
+    SparsitySettings(dense="nano", sparse="s p", tasks=(), text="a.txt", windows=8, length=12, n=3, seed=5),
+    SparsifySettings(model="nano", steps=3, lr=2e-4, checkpointing=True, margin=0.1, start="some/adapter"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("command", list(SETTINGS))
-def test_the_printed_command_parses_to_the_settings(command):
-    settings = SETTINGS[command]
-    words = shlex.split(command_line({"command": command, "settings": settings}, Path("runs/x y")))
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: settings.command)
+def test_the_printed_command_parses_to_the_settings(settings):
+    words = shlex.split(command_line(settings.asked(), Path("runs/x y")))
     group: Any = typer.main.get_command(app)
-    given = group.commands[words[1]].make_context(words[1], words[2:]).params
-    if command == "sparsify-report":
-        given["models"] = [given.pop("dense"), given.pop("sparse")]
-    assert str(given["to"]) == "runs/x y"
-    for name, value in settings.items():
-        if name in ("ablated", "alphas"):
-            continue
-        found = given[CALLED.get(name, name)]
-        joined = ",".join(map(str, value)) if isinstance(value, list) and name != "models" else value
-        assert (list(found) if name == "models" else str(found)) == (joined if name == "models" else str(joined)), name
+    typed = group.commands[words[1]].make_context(words[1], words[2:]).params
+    assert str(typed.pop("to")) == "runs/x y"
+    assert type(settings).read(typed) == settings
 
 
 def test_a_command_nobody_knows_is_not_invented(tmp_path):
     assert command_line({"command": "dream", "settings": {}}, tmp_path) == ""
-    assert "/" not in command_line({"command": "heads", "settings": {"models": ["m"]}}, tmp_path / "run")
+    assert "/" not in command_line(HeadSettings(models=("m",), tasks=("ioi",)).asked(), tmp_path / "run")
 
 
 def test_every_task_and_function_has_a_title():

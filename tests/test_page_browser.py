@@ -16,7 +16,8 @@ from browser import chromium, errors, opened
 from headscope.records import Curve, EdgeScores, Scores
 from headscope.report.page.html import build_page
 from headscope.report.page.server import Viewer
-from headscope.runs.run import Run, read_manifest
+from headscope.runs.manifest import Manifest
+from headscope.runs.run import Run
 
 FAST = 100  # milliseconds for whatever a handler does
 
@@ -143,7 +144,7 @@ def test_attention_says_the_weights_of_the_record(driver, tmp_path):
 def test_models_of_two_shapes_keep_their_heads_apart(driver, tmp_path):
     run_folders.heads_run(tmp_path / "small", shape=(4, 3), models=["small"], tasks=["ioi"])
     folder = run_folders.heads_run(tmp_path / "run", shape=(5, 2), models=["large"], tasks=["ioi"]).folder
-    run = Run(folder, read_manifest(folder))
+    run = Run(folder, Manifest.read(folder))
     run_folders.keep(run, "scores-9", Scores.load(tmp_path / "small" / "scores-0.safetensors"))
     small, large = (Scores.load(folder / f"scores-{number}.safetensors") for number in (9, 0))
     show(driver, folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,19 @@ import pytest
 from command import headscope
 
 import headscope as hs
-from headscope.studies.functions import Settings
-from headscope.studies.reproduce import PRESETS, TITLES, Preset, chosen_figures, estimate, preset_of, reproduce
+from headscope.studies.reproduce import PRESETS, TITLES, Preset, chosen_figures, estimate, reproduce
+from headscope.studies.settings import ReproduceSettings
 
 TINY = Preset(
     heads={"methods": ["attribution"], "n": 4, "draws": 0, "points": 6},
     edges={"methods": ["eap"], "n": 4, "points": 6},
-    functions=Settings(
-        rankings=("attribution",), ks=(1, 2), draws=1, n=4, train=4, ablated=2, shots=1, alphas=(), max_new_tokens=2
-    ),
+    functions={
+        "rankings": ["attribution"], "ks": [1, 2], "draws": 1, "n": 4, "train": 4, "ablated": 2, "shots": 1,
+        "alphas": [], "max_new_tokens": 2,
+    },
     roles={"seeds": 1, "preset": "cpu", "n": 8, "held_out": 4, "compare": 0},
     windows=8,
-)
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +40,15 @@ def sparse(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def asked(sparse: Path) -> ReproduceSettings:
+    return ReproduceSettings(models=("nano", str(sparse)), formats=("png",))
+
+
 @pytest.fixture(scope="module")
 def whole(sparse: Path, tmp_path_factory: pytest.TempPathFactory):
     said: list[str] = []
     out = tmp_path_factory.mktemp("whole")
-    found = reproduce(["nano", str(sparse)], out=out, preset=TINY, formats=["png"], say=said.append)
+    found = reproduce(asked(sparse), out=out, how=TINY, say=said.append)
     return found, said
 
 
@@ -77,7 +83,7 @@ def test_numbers_are_those_of_the_runs(whole):
 def test_a_second_time_costs_nothing_and_says_the_same(whole, sparse):
     found, _ = whole
     before = {path: path.stat().st_mtime_ns for path in found.folder.rglob("*.safetensors")}
-    again = reproduce(["nano", str(sparse)], out=found.folder, preset=TINY, formats=["png"])
+    again = reproduce(asked(sparse), out=found.folder, how=TINY)
     assert [n.measured for n in again.numbers] == [n.measured for n in found.numbers]
     assert {path: path.stat().st_mtime_ns for path in found.folder.rglob("*.safetensors")} == before
 
@@ -104,11 +110,14 @@ def test_the_command_ends_with_the_table_and_the_page(whole, sparse, capfd, monk
 
 
 def test_what_is_misspelt_is_told(capfd, tmp_path):
-    with pytest.raises(hs.InputError, match="Unknown figure '005'"):
-        chosen_figures(["005"])
-    with pytest.raises(hs.InputError, match="Known: quick, full"):
-        preset_of("fast")
-    assert chosen_figures(None) == list(TITLES)
+    wrongs: list[tuple[dict[str, Any], str]] = [
+        ({"only": ["005"]}, "Unknown figure '005'"),
+        ({"preset": "fast"}, "Known: quick, full"),
+    ]
+    for wrong, message in wrongs:
+        with pytest.raises(hs.InputError, match=message):
+            ReproduceSettings(**wrong)
+    assert chosen_figures(ReproduceSettings()) == list(TITLES)
     for words, part in ((["--only", "7"], "Unknown figure"), (["--preset", "fast"], "Unknown preset")):
         said = headscope(capfd, "reproduce", "--models", "nano", "--out", tmp_path / "none", *words)
         assert said.code == 2
@@ -118,5 +127,6 @@ def test_what_is_misspelt_is_told(capfd, tmp_path):
 
 
 def test_an_estimate_grows_with_what_is_asked():
-    some, more = (estimate(["nano"], TINY, only) for only in (["000"], None))
+    all_of_it = ReproduceSettings(models=("nano",))
+    some, more = (estimate(settings, TINY) for settings in (replace(all_of_it, only=("000",)), all_of_it))
     assert 0 < some < more

@@ -20,6 +20,7 @@ from safetensors.numpy import save_file
 from headscope.errors import InputError, SetupError
 from headscope.records import Circuit, Curve, Record, Scores
 from headscope.records.files import whole_file, write_bytes, write_json
+from headscope.runs.manifest import Manifest
 from headscope.runs.run import Run, read_manifest
 
 RANDOM = np.random.default_rng(0)
@@ -226,7 +227,7 @@ def test_a_manifest_says_everything(tmp_path: Path):
     run = started(tmp_path / "run")
     run.finish()
     manifest = read_manifest(run.folder)
-    assert manifest == run.manifest
+    assert manifest == run.manifest.as_dict()
     assert manifest["command"] == "heads"
     assert manifest["settings"] == ASKED
     assert manifest["models"] == {"a": FACTS}
@@ -247,7 +248,7 @@ def test_the_same_settings_resume(tmp_path: Path):
     assert not again.has("other.safetensors")
     again.note_model("a", FACTS)
     again.add("scores.safetensors")
-    assert again.manifest["files"] == ["scores.safetensors"]
+    assert again.manifest.files == ["scores.safetensors"]
     same(Scores.load(again.path("scores.safetensors")), SCORES)
 
 
@@ -274,22 +275,22 @@ def test_other_settings_are_refused(tmp_path: Path, command: str, asked: dict[st
     with pytest.raises(InputError, match=message) as told:
         Run.open(tmp_path, command=command, settings=asked)
     assert "or another --out" in str(told.value)
-    assert read_manifest(tmp_path) == run.manifest
+    assert Manifest.read(tmp_path) == run.manifest
 
 
 def test_a_run_in_which_nothing_was_finished_makes_way(tmp_path: Path):
     Run.open(tmp_path, command="heads", settings={**ASKED, "models": ["misspelt"]}).note_model("misspelt", FACTS)
     run = Run.open(tmp_path, command="heads", settings=ASKED)
-    assert run.manifest["settings"] == ASKED
-    assert run.manifest["models"] == {}
-    assert read_manifest(tmp_path) == run.manifest
+    assert run.manifest.settings == ASKED
+    assert run.manifest.models == {}
+    assert Manifest.read(tmp_path) == run.manifest
 
 
 def test_other_weights_are_refused(tmp_path: Path):
     run = started(tmp_path)
     with pytest.raises(InputError, match=r"other weights of a \(abababababab\.\.\., now cdcdcdcdcdcd"):
         Run.open(tmp_path, command="heads", settings=ASKED).note_model("a", {"sha256": "cd" * 32})
-    assert read_manifest(tmp_path) == run.manifest
+    assert Manifest.read(tmp_path) == run.manifest
     run.note_model("b", {"sha256": "cd" * 32})
     assert read_manifest(tmp_path)["models"].keys() == {"a", "b"}
 
@@ -309,7 +310,7 @@ def test_foreign_folders_are_refused(tmp_path: Path):
 def test_an_empty_folder_will_do(tmp_path: Path):
     # What a killed process may leave, or a file manager.
     (tmp_path / ".manifest.json-abc.part").write_text("{")
-    assert Run.open(tmp_path, command="heads", settings=ASKED).manifest["files"] == []
+    assert Run.open(tmp_path, command="heads", settings=ASKED).manifest.files == []
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"command": "heads", "settings": {}}', "\xff"])

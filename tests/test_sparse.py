@@ -6,6 +6,8 @@ import csv
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,10 @@ from transformers import AutoModelForCausalLM
 
 import headscope as hs
 from headscope.models.sparse_gate import CONFIG_KEY, Gates, deciding
-from headscope.sparse import Settings, training
+from headscope.runs.run import read_manifest
+from headscope.sparse import training
 from headscope.sparse.objective import Geco, cross_entropy, divergence, penalty
+from headscope.sparse.settings import Settings
 from headscope.sparse.text import drawn, nucleus_edge, windows
 
 SMALL: dict[str, Any] = {
@@ -415,6 +419,59 @@ def test_the_report_compares_dense_sparse_and_random_gates(nano: hs.Model, tmp_p
     assert np.mean([float(row["connectivity"]) for row in rows]) == pytest.approx(report["connectivity"], abs=1e-4)
     for name in ("connectivity.png", "attention.png"):
         assert (tmp_path / "report" / name).stat().st_size > 5000
+
+
+def passes(run: Callable[[], Any]) -> tuple[int, Any]:
+    """How often a whole model ran, and what came of it."""
+    ran: list[str] = []
+
+    def note(module: torch.nn.Module, *_: Any) -> None:
+        if type(module).__name__.endswith("ForCausalLM"):
+            ran.append(type(module).__name__)
+
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(note)
+    try:
+        found = run()
+        return len(ran), found
+    finally:
+        hook.remove()
+
+
+def test_a_second_report_runs_no_model(nano: hs.Model, tmp_path: Path, capfd):
+    sparse, out = tmp_path / "sparse", tmp_path / "report"
+    hs.sparsify(nano, out=sparse, **{**SMALL, "steps": 3})
+    words = ["--task", "ioi", "--windows", "8", "--length", "12", "--n", "4", "--format", "png", "--json"]
+    call = partial(headscope, capfd, "sparsify-report", "nano", sparse, "--out", out, *words)
+    # (Models are checked when they are loaded.)
+    loading, _ = passes(lambda: (hs.load("nano"), hs.load(sparse)))
+    first, said = passes(call)
+    assert said.code == 0, said.err
+    before = {name: (out / name).stat().st_mtime_ns for name in read_manifest(out)["units"]}
+    assert len(before) == 1 + 2 + 2
+    again, repeated = passes(call)
+    assert repeated == said
+    assert first > loading == again > 0
+    assert {name: (out / name).stat().st_mtime_ns for name in before} == before
+
+
+def test_sparsifying_is_a_run_like_the_others(nano: hs.Model, tmp_path: Path, capfd):
+    out = tmp_path / "sparse"
+    words = [*command(out, steps=3), "--format", "png", "--json"]
+    said = headscope(capfd, *words)
+    assert said.code == 0, said.err
+    printed = json.loads(said.out)
+    assert printed["run"] == str(out)
+    assert [row["step"] for row in printed["history"]] == [0, 3]
+    manifest = read_manifest(out)
+    assert (manifest["command"], manifest["settings"]["model"]) == ("sparsify", "nano")
+    assert manifest["files"] == ["checkpoint.safetensors", "history.csv", "training.png"]
+    assert manifest["models"]["nano"]["sha256"] == nano.fingerprint()
+    assert json.loads(headscope(capfd, *words).out) == printed
+    # How long may change, what is trained on what may not.
+    assert headscope(capfd, *command(out, steps=4), "--json").code == 0
+    told = headscope(capfd, *command(out, steps=4, seed=5))
+    assert told.code == 2
+    assert "seed 0 there, 5 now" in told.err
 
 
 def test_merging_an_adapter_gives_the_model_it_came_from(nano: hs.Model, tmp_path: Path, capfd):

@@ -15,7 +15,10 @@ import headscope as hs
 from headscope.models import builtin_folder
 from headscope.records import Curve
 from headscope.studies.edges import study_edges
-from headscope.studies.heads import distinct, study_heads, summary
+from headscope.studies.heads import study_heads
+from headscope.studies.series import summary
+from headscope.studies.settings import EdgeSettings, HeadSettings
+from headscope.studies.subjects import distinct
 
 
 def test_short_names_stay_apart():
@@ -31,10 +34,9 @@ def test_two_models_of_one_name_are_two_series(tmp_path):
     folders = [tmp_path / side / "model" for side in ("left", "right")]
     for folder in folders:
         shutil.copytree(builtin_folder("nano"), folder)
-    study = study_heads(
-        [str(folder) for folder in folders], ["ioi"], out=tmp_path / "run", n=6, methods=["attribution"], draws=2,
-        formats=["png", "svg", "pdf"],
-    )  # fmt: skip
+    names = tuple(map(str, folders))
+    settings = HeadSettings(models=names, tasks=("ioi",), n=6, methods=("attribution",), draws=2)
+    study = study_heads(settings, out=tmp_path / "run")
     assert [curve.model for curve in study.curves] == ["left-model", "right-model"]
     (compared,) = study.multipliers
     assert (compared.task, compared.found.value) == ("ioi", pytest.approx(1.0))
@@ -71,17 +73,13 @@ def test_a_changed_task_file_is_not_resumed(nano, tmp_path):
         '"answers": " Mary", "wrong": " John"}}\n'
     )
     file.write_text(line.format(thing="drink"))
-    study: dict[str, Any] = {
-        "out": tmp_path / "run",
-        "n": 1,
-        "methods": ["attribution"],
-        "draws": 0,
-        "formats": ["png"],
-    }
-    study_heads(["nano"], [str(file)], **study)
+    settings = HeadSettings(
+        models=("nano",), tasks=(str(file),), n=1, methods=("attribution",), draws=0, formats=("png",)
+    )
+    study_heads(settings, out=tmp_path / "run")
     file.write_text(line.format(thing="book"))
-    with pytest.raises(hs.InputError, match=r"sha256 of task\.jsonl"):
-        study_heads(["nano"], [str(file)], **study)
+    with pytest.raises(hs.InputError, match=f"sha256 of {file}"):
+        study_heads(settings, out=tmp_path / "run")
 
 
 def test_misspelt_options_are_told_before_anything_is_written(tmp_path):
@@ -93,7 +91,7 @@ def test_misspelt_options_are_told_before_anything_is_written(tmp_path):
     ]
     for wrong in mistakes:
         with pytest.raises(hs.InputError, match="Unknown"):
-            study_heads(["nano"], ["ioi"], out=tmp_path / "run", **wrong)
+            study_heads(HeadSettings(models=("nano",), tasks=("ioi",), **wrong), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -106,16 +104,15 @@ def test_misspelt_options_of_edges_are_told_before_anything_is_written(tmp_path)
     ]
     for wrong in mistakes:
         with pytest.raises(hs.InputError, match="Unknown"):
-            study_edges(["nano"], ["ioi"], out=tmp_path / "run", **wrong)
+            study_edges(EdgeSettings(models=("nano",), tasks=("ioi",), **wrong), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("signed", [False, True])
 def test_the_circuit_of_an_edge_study_is_the_chosen_one(nano, tmp_path, signed):
     """Grown from the logits and pruned: the export holds those edges, and running them gives what it says."""
-    study = study_edges(
-        ["nano"], ["ioi"], out=tmp_path / "run", n=20, choice="greedy", connected=True, signed=signed, formats=["png"]
-    )  # fmt: skip
+    how: dict[str, Any] = {"n": 20, "choice": "greedy", "connected": True, "signed": signed, "formats": ["png"]}
+    study = study_edges(EdgeSettings(models=("nano",), tasks=("ioi",), **how), out=tmp_path / "run")
     (circuit,), (scores,), (curve,) = study.circuits, study.scores, study.curves
     k = circuit["chosen"]
     keep = scores.circuit(k, choice="greedy", signed=signed, connected=True)
@@ -141,7 +138,8 @@ def test_the_circuit_of_an_edge_study_is_the_chosen_one(nano, tmp_path, signed):
 
 
 def test_the_edge_study(tmp_path):
-    study = study_edges(["nano"], ["ioi"], out=tmp_path / "run", methods=["eap-ig", "random"], n=6, formats=["png"])
+    settings = EdgeSettings(models=("nano",), tasks=("ioi",), methods=("eap-ig", "random"), n=6, formats=("png",))
+    study = study_edges(settings, out=tmp_path / "run")
     assert [curve.explained[-1] for curve in study.curves] == [pytest.approx(1.0, abs=1e-4)] * 2
     best, chance = (curve.area for curve in study.curves)
     assert best > chance

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     )
     from headscope.running.interventions import Recording, gated, masked, patched, record
     from headscope.running.measure import check
-    from headscope.sparse import sparsify
+    from headscope.sparse.training import sparsify
     from headscope.sweeps import crossfit, sweep
 
 __version__ = "0.1.0"
@@ -61,7 +61,7 @@ _DOOR = {
     ),
     "headscope.running.interventions": ("Recording", "gated", "masked", "patched", "record"),
     "headscope.running.measure": ("check",),
-    "headscope.sparse": ("sparsify",),
+    "headscope.sparse.training": ("sparsify",),
     "headscope.sweeps": ("crossfit", "sweep"),
 }
 _HOME = {name: module for module, names in _DOOR.items() for name in names}

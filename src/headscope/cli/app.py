@@ -7,39 +7,26 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
+import headscope
 from headscope.cli import frontier as cli_frontier
 from headscope.cli import functions as cli_functions
 from headscope.cli import report as cli_report
 from headscope.cli import reproduce as cli_reproduce
 from headscope.cli import roles as cli_roles
 from headscope.cli import sparse as cli_sparse
-from headscope.cli.console import (
-    AsJson,
-    Formats,
-    Models,
-    Out,
-    Points,
-    Prompts,
-    Seed,
-    Signed,
-    Tasks,
-    Threshold,
-    err,
-    out,
-    print_places,
-)
-from headscope.cli.console import default_folder as _default_folder
+from headscope.cli.console import AsJson, err, out, print_places
 from headscope.cli.console import plain as _plain
 from headscope.cli.console import print_json as _print_json
-from headscope.cli.console import split as _split
-from headscope.cli.console import task_names as _task_names
 from headscope.cli.console import warn_unusable as _warn_unusable
+from headscope.cli.options import add_study
 from headscope.errors import HeadscopeError
+from headscope.studies.settings import CheckSettings, EdgeSettings, HeadSettings
 
 if TYPE_CHECKING:
     from headscope.records import EdgeScores, Scores
@@ -56,23 +43,30 @@ app = typer.Typer(
 )
 
 
-@app.command()
-def check(
-    model: Annotated[str, typer.Argument(help="A built-in name, folder, GGUF file or hub id.", show_default=False)],
-    task: Tasks,
-    n: Prompts = 200,
-    seed: Seed = 0,
-    as_json: AsJson = False,
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"headscope {headscope.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _whole(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
+    ] = False,
 ) -> None:
+    """What stands before a command."""
+
+
+def check(settings: CheckSettings, folder: Path) -> None:
     """Say how well a model does a task, before studying how it does it.
 
     Examples: `headscope check smollm2-135m --task ioi,greater-than`,
     `headscope check smollm2-135m --task functions` (its answers to the questions of `headscope functions`)
     """
-    if task == "functions":
-        cli_functions.check_functions(model, n=n, seed=seed, as_json=as_json)
+    if settings.tasks == ("functions",):
+        cli_functions.check_functions(settings)
         return
-    names = _task_names(task)
 
     from headscope.models import load
     from headscope.progress import shown
@@ -80,9 +74,10 @@ def check(
     from headscope.tasks import make_task
 
     with shown():
-        loaded = load(model)
-        results = [run_check(loaded, make_task(name, loaded.tokenizer, n=n, seed=seed)) for name in names]
-    if as_json:
+        loaded = load(settings.model)
+        made = (make_task(name, loaded.tokenizer, n=settings.n, seed=settings.seed) for name in settings.tasks)
+        results = [run_check(loaded, task) for task in made]
+    if settings.as_json:
         rows = [{**asdict(result), "usable": result.usable} for result in results]
         _print_json(rows[0] if len(rows) == 1 else rows)
         return
@@ -94,30 +89,7 @@ def check(
     _warn_unusable(results)
 
 
-@app.command()
-def heads(
-    models: Models,
-    task: Tasks,
-    method: Annotated[
-        str, typer.Option("--method", "-m", help="How to score heads, separated by commas (`headscope list methods`).")
-    ] = "patching",
-    ranking: Annotated[
-        str, typer.Option(help="Rank heads once per `task`, anew for every `prompt`, or both: task,prompt.")
-    ] = "task",
-    fill: Annotated[
-        str, typer.Option(help="What replaces a head that is not kept: corrupt, mean or zero.")
-    ] = "corrupt",
-    signed: Signed = False,
-    threshold: Threshold = 0.9,
-    draws: Annotated[int, typer.Option(min=0, help="Random rankings for the grey reference band; 0 for none.")] = 3,
-    points: Points = None,
-    n: Prompts = 100,
-    seed: Seed = 0,
-    to: Out = None,
-    figures: Formats = "png,svg,pdf",
-    top: Annotated[int, typer.Option(min=1, help="Heads to list.")] = 10,
-    as_json: AsJson = False,
-) -> None:
+def heads(settings: HeadSettings, folder: Path) -> None:
     """Which heads does a model use, and how few of them are enough?
 
     Scores every head of one or more models on one or more tasks, sweeps the number of heads kept, and draws explained
@@ -127,55 +99,20 @@ def heads(
     Examples: `headscope heads smollm2-135m --task ioi --n 50`,
     `headscope heads smollm2-135m --task ioi,docstring --ranking task,prompt`
     """
-    names = _task_names(task)
-    options = {
-        "methods": _split(method, "--method"), "rankings": _split(ranking, "--ranking"), "fill": fill,
-        "signed": signed, "draws": draws, "n": n, "seed": seed, **({"points": points} if points else {}),
-    }  # fmt: skip
-    formats = _split(figures, "--format")
-    folder = to or _default_folder("heads", {"models": models, "tasks": names, **options})
-
     from headscope.progress import shown
-    from headscope.studies.heads import study_heads, summary
+    from headscope.studies.heads import study_heads
+    from headscope.studies.series import summary
 
     with shown():
-        study = study_heads(models, names, out=folder, threshold=threshold, formats=formats, **options)
-    curves = [summary(curve, threshold) for curve in study.curves + study.bands]
-    if as_json:
-        _print_json(_study_as_dict(study, curves, top, "head"))
+        study = study_heads(settings, out=folder)
+    curves = [summary(curve, settings.threshold) for curve in study.curves + study.bands]
+    if settings.as_json:
+        _print_json(_study_as_dict(study, curves, settings.top, "head"))
         return
-    _print_study(study, curves, top, threshold, "head")
+    _print_study(study, curves, settings.top, settings.threshold, "head")
 
 
-@app.command()
-def edges(
-    models: Models,
-    task: Tasks,
-    method: Annotated[
-        str,
-        typer.Option("--method", "-m", help="How to score edges, separated by commas: eap-ig, eap, patching, random."),
-    ] = "eap-ig",
-    split: Annotated[
-        str, typer.Option(help="A head is one reader (none), or its q, k and v are three (qkv).")
-    ] = "none",
-    choice: Annotated[
-        str,
-        typer.Option(help="Circuits, swept and exported, are the best edges (top) or grown from the logits (greedy)."),
-    ] = "top",
-    connected: Annotated[
-        bool,
-        typer.Option("--connected", help="Leave edges that no path from embedding to logits uses out of the export."),
-    ] = False,
-    signed: Signed = False,
-    threshold: Threshold = 0.9,
-    points: Points = None,
-    n: Prompts = 50,
-    seed: Seed = 0,
-    to: Out = None,
-    figures: Formats = "png,svg,pdf",
-    top: Annotated[int, typer.Option(min=1, help="Edges to list.")] = 10,
-    as_json: AsJson = False,
-) -> None:
+def edges(settings: EdgeSettings, folder: Path) -> None:
     """Which edges between components does a model use, and how few of them are enough?
 
     Scores every edge (embedding, heads, MLPs, logits), sweeps the number of edges kept on a log axis, draws explained
@@ -184,25 +121,17 @@ def edges(
 
     Example: `headscope edges smollm2-135m --task ioi --method eap-ig,random`
     """
-    names = _task_names(task)
-    formats = _split(figures, "--format")
-    options = {
-        "methods": _split(method, "--method"), "split": split, "choice": choice, "connected": connected,
-        "signed": signed, "n": n, "seed": seed, **({"points": points} if points else {}),
-    }  # fmt: skip
-    folder = to or _default_folder("edges", {"models": models, "tasks": names, **options})
-
     from headscope.progress import shown
     from headscope.studies.edges import study_edges
-    from headscope.studies.heads import summary
+    from headscope.studies.series import summary
 
     with shown():
-        study = study_edges(models, names, out=folder, threshold=threshold, formats=formats, **options)
-    curves = [summary(curve, threshold) for curve in study.curves]
-    if as_json:
-        _print_json({**_study_as_dict(study, curves, top, "edge"), "circuits": study.circuits})
+        study = study_edges(settings, out=folder)
+    curves = [summary(curve, settings.threshold) for curve in study.curves]
+    if settings.as_json:
+        _print_json({**_study_as_dict(study, curves, settings.top, "edge"), "circuits": study.circuits})
         return
-    _print_study(study, curves, top, threshold, "edge")
+    _print_study(study, curves, settings.top, settings.threshold, "edge")
     for c in study.circuits:
         line = (
             f"Circuit of {c['model']} on {c['task']}, {c['method']}, {c['choice']}: {c['chosen']:,} edges, "
@@ -212,12 +141,15 @@ def edges(
         out.print(_plain(line), soft_wrap=True, highlight=False)
 
 
-app.command()(cli_roles.roles)
+add_study(app, CheckSettings, check, out="")
+add_study(app, HeadSettings, heads)
+add_study(app, EdgeSettings, edges)
+cli_roles.register(app)
 cli_functions.register(app)
 cli_sparse.register(app)
 cli_frontier.register(app)
 cli_report.register(app)
-app.command()(cli_reproduce.reproduce)
+cli_reproduce.register(app)
 
 listing = typer.Typer(no_args_is_help=True, help="What there is: models, tasks, methods.")
 app.add_typer(listing, name="list")
@@ -243,9 +175,14 @@ def list_tasks(as_json: AsJson = False) -> None:
 def list_methods(as_json: AsJson = False) -> None:
     """Methods that score heads, and edges."""
     from headscope.methods import EDGE_METHODS, METHODS
+    from headscope.studies.chosen_methods import method_options
 
-    rows = {name: _first_sentence(score.__doc__) for name, score in METHODS.items()}
-    rows |= {f"{name} (edges)": _first_sentence(score.__doc__) for name, score in EDGE_METHODS.items()}
+    rows = {}
+    for which, methods in (("", METHODS), (" (edges)", EDGE_METHODS)):
+        for name, score in methods.items():
+            own = [f"{option}={default}" for option, (_, default) in method_options(score, ["split"]).items()]
+            said = f" Options: {', '.join(own)}." if own else ""
+            rows[f"{name}{which}"] = f"{_first_sentence(score.__doc__)}{said}"
     _print_list("Method", rows, as_json)
 
 

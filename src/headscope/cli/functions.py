@@ -10,50 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from headscope.cli.console import AsJson, Formats, Out, default_folder, err, out, plain, print_json, print_places, split
-from headscope.errors import InputError
+from headscope.cli.console import err, out, plain, print_json, print_places
+from headscope.cli.options import add_study
+from headscope.studies.settings import CheckSettings, FunctionSettings
 
 if TYPE_CHECKING:
     from headscope.studies.function_tables import FunctionStudy
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(functions)
+    add_study(app, FunctionSettings, functions)
     comet = typer.Typer(no_args_is_help=True, help="COMET, which scores answers, in an environment of its own.")
     comet.command("setup")(comet_setup)
     app.add_typer(comet, name="comet")
 
 
-def functions(
-    model: Annotated[str, typer.Argument(help="A built-in name, folder, GGUF file or hub id.", show_default=False)],
-    data: Annotated[
-        Path | None, typer.Option(help="Questions in the shape of CogQA (.json); the built-in ones if not given.")
-    ] = None,
-    function: Annotated[
-        str, typer.Option(help="Functions separated by commas; by default those of the paper's figure.")
-    ] = "",
-    ranking: Annotated[
-        str, typer.Option(help="How to find a function's heads: probe, ablation, attribution, or several.")
-    ] = "probe,attribution",
-    k: Annotated[str, typer.Option(help="Numbers of heads to mask, separated by commas.")] = "16,32,64,128",
-    draws: Annotated[int, typer.Option(min=1, help="Draws of random heads.")] = 5,
-    n: Annotated[int, typer.Option("--n", "-n", min=1, help="Test questions per function.")] = 50,
-    train: Annotated[int, typer.Option(min=2, help="Questions per function to find its heads with, at most.")] = 100,
-    shots: Annotated[int, typer.Option(min=0, help="Solved examples in front of each question.")] = 4,
-    factor: Annotated[float, typer.Option(min=0, max=1, help="What masked heads are multiplied by.")] = 1e-3,
-    steps: Annotated[str, typer.Option(help="Mask everywhere (all), or on decode steps only (decode).")] = "all",
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 8,
-    comet: Annotated[
-        str, typer.Option(help="COMET checkpoint (.ckpt file, folder, hub id); auto: the one set up; none.")
-    ] = "auto",
-    embedder: Annotated[
-        str, typer.Option(help="Sentence-transformers model for the cosine in the accuracy; none if not given.")
-    ] = "",
-    seed: Annotated[int, typer.Option(help="Seed of the split, the probe and the random heads.")] = 0,
-    to: Out = None,
-    figures: Formats = "png,svg,pdf",
-    as_json: AsJson = False,
-) -> None:
+def functions(settings: FunctionSettings, folder: Path) -> None:
     """Which heads serve a cognitive function, and what is lost without them?
 
     Finds the heads of Retrieval, Knowledge Recall, Math Calculation and Inference, masks the K best against K random
@@ -63,38 +35,27 @@ def functions(
 
     Examples: `headscope functions smollm2-135m`, `headscope functions path/to/model --data cogqa.json --n 20`
     """
-    formats = split(figures, "--format")
-    given: dict[str, Any] = {
-        "data": None if data is None else str(data), "functions": split(function, "--function") if function else None,
-        "rankings": split(ranking, "--ranking"), "ks": _numbers(k), "draws": draws, "n": n, "train": train,
-        "shots": shots, "factor": factor, "steps": steps, "max_new_tokens": max_new_tokens, "seed": seed,
-    }  # fmt: skip
-    folder = to or default_folder("functions", {"models": [model], **given})
-
     from headscope.progress import shown
     from headscope.studies.function_tables import study_functions
-    from headscope.studies.functions import Settings
 
     with shown():
-        study = study_functions(
-            model, folder, Settings(**given), comet=comet, embedder=embedder or None, formats=formats
-        )
-    if as_json:
+        study = study_functions(settings, out=folder)
+    if settings.as_json:
         print_json({"run": str(study.folder), **_as_dict(study)})
         return
     _print_study(study)
 
 
-def check_functions(model: str, *, n: int, seed: int, as_json: bool) -> None:
+def check_functions(settings: CheckSettings) -> None:
     """How well a model answers the built-in questions of each function, before any masking."""
     from headscope.models import load
     from headscope.progress import shown
     from headscope.studies.functions import check_answers
 
     with shown():
-        loaded = load(model)
-        rows = check_answers(loaded, n=n, seed=seed)
-    if as_json:
+        loaded = load(settings.model)
+        rows = check_answers(loaded, n=settings.n, seed=settings.seed)
+    if settings.as_json:
         print_json([{"model": loaded.name, **row} for row in rows])
         return
     table = Table("Function", "Questions", "Accuracy", "ROUGE-1", "chrF", title=f"{loaded.name}: how well it answers")
@@ -120,16 +81,6 @@ def comet_setup(
         environment = setup(None if checkpoint == "none" else checkpoint)
     said = environment.missing or f"ready, with checkpoint {environment.checkpoint}"
     out.print(f"COMET in {plain(environment.folder)}: {plain(said)}", soft_wrap=True, highlight=False)
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        found = [int(word) for word in split(text, "--k")]
-    except ValueError:
-        found = []
-    if not found or min(found) < 1:
-        raise InputError(f"--k: expected numbers of heads such as 16,32,64,128, found {text!r}.")
-    return found
 
 
 def _as_dict(study: FunctionStudy) -> dict[str, Any]:

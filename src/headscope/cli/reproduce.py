@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.table import Table
 
-from headscope.cli.console import AsJson, Formats, err, out, plain, print_json, split
+from headscope.cli.console import err, out, plain, print_json
+from headscope.cli.options import add_study
+from headscope.studies.settings import ReproduceSettings
 
 if TYPE_CHECKING:
     from headscope.studies.reproduce import Reproduction
 
 
-def reproduce(
-    preset: Annotated[str, typer.Option(help="quick (some minutes) or full (hours; it can be stopped).")] = "quick",
-    only: Annotated[str, typer.Option(help="Figures separated by commas: 000, 001, 002, 003, 004.")] = "",
-    models: Annotated[
-        str, typer.Option(help="Models separated by commas: the dense one, then its sparse variant.")
-    ] = "smollm2-135m,smollm2-135m-sparse",
-    comet: Annotated[str, typer.Option(help="COMET checkpoint for figure 003; auto: the one set up; none.")] = "auto",
-    to: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder of all runs; by default runs/reproduce-PRESET.")
-    ] = None,
-    figures: Formats = "png,svg,pdf",
-    show: Annotated[bool, typer.Option("--open", help="Open the page in a browser at the end.")] = False,
-    as_json: AsJson = False,
-) -> None:
+def register(app: typer.Typer) -> None:
+    add_study(app, ReproduceSettings, reproduce, out="Folder of all runs; by default runs/reproduce-PRESET.")
+
+
+def reproduce(settings: ReproduceSettings, folder: Path) -> None:
     """Draw every published figure on real models, and one page that shows everything.
 
     Heads by task and by prompt (000, 001) and edges (002), dense against sparse; functional heads (003); head roles
@@ -37,26 +30,22 @@ def reproduce(
 
     Examples: `headscope reproduce`, `headscope reproduce --preset full --only 000,002`
     """
-    names, asked = split(models, "--models"), split(only, "--only") if only else None
-    formats = split(figures, "--format")
-    folder = to or Path("runs") / f"reproduce-{preset}"
-
     from headscope.progress import shown
     from headscope.records.files import write_bytes
     from headscope.report.page.html import build_page
     from headscope.studies.reproduce import estimate
     from headscope.studies.reproduce import reproduce as run
 
-    minutes = estimate(names, preset, asked) / 60
+    minutes = estimate(settings) / 60
     err.print(f"About {minutes:.0f} minutes on this machine, less what is there already. Stop it whenever you like.")
     with shown():
-        whole = run(names, out=folder, preset=preset, only=asked, comet=comet, formats=formats, say=_say)
+        whole = run(settings, out=folder, say=_say)
     page = write_bytes(folder / "report.html", build_page([folder]).encode())
-    if as_json:
+    if settings.as_json:
         print_json({"run": str(folder), "page": str(page), **whole.as_dict()})
     else:
         _print(whole, page)
-    if show:
+    if settings.show:
         import webbrowser
 
         webbrowser.open(page.resolve().as_uri())

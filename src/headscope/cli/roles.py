@@ -2,49 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 from rich.table import Table
 
-from headscope.cli.console import (
-    AsJson,
-    Formats,
-    Models,
-    Out,
-    Seed,
-    Tasks,
-    default_folder,
-    out,
-    plain,
-    print_json,
-    print_places,
-    split,
-    task_names,
-    warn_unusable,
-)
+from headscope.cli.console import out, plain, print_json, print_places, warn_unusable
+from headscope.cli.options import add_study
+from headscope.studies.settings import RoleSettings
 
 if TYPE_CHECKING:
     from headscope.records import Ablation, Roles
     from headscope.studies.roles import RoleStudy
 
 
-def roles(
-    models: Models,
-    task: Tasks,
-    seeds: Annotated[int, typer.Option(min=1, help="Fits per model and task, each from gates of its own.")] = 3,
-    preset: Annotated[str, typer.Option(help="How thoroughly to fit: quick, cpu, or paper (days on a CPU).")] = "cpu",
-    n: Annotated[int, typer.Option("--n", "-n", min=1, help="Prompts per task that gates are fitted on.")] = 64,
-    held_out: Annotated[int, typer.Option(min=1, help="Prompts per task for the check and the curves.")] = 24,
-    compare: Annotated[int, typer.Option(min=0, help="Held-out prompts on which every head is patched; 0: none.")] = 8,
-    forget: Annotated[
-        str | None, typer.Option(help="Also fit gates that keep each task and forget this one.", show_default=False)
-    ] = None,
-    seed: Seed = 0,
-    to: Out = None,
-    figures: Formats = "png,svg,pdf",
-    as_json: AsJson = False,
-) -> None:
+def register(app: typer.Typer) -> None:
+    add_study(app, RoleSettings, roles)
+
+
+def roles(settings: RoleSettings, folder: Path) -> None:
     """Which heads facilitate a task, which interfere with it, and which are irrelevant?
 
     Fits a gate to every head (causal head gating), tells each head's role and how it varies over seeds, takes heads
@@ -54,22 +31,12 @@ def roles(
 
     Example: `headscope roles smollm2-135m --task syntax,common-sense,math`
     """
-    names = task_names(task)
-    if forget is not None:
-        task_names(forget)
-    formats = split(figures, "--format")
-    options = {
-        "seeds": seeds, "preset": preset, "n": n, "held_out": held_out, "compare": compare, "forget": forget,
-        "seed": seed,
-    }  # fmt: skip
-    folder = to or default_folder("roles", {"models": models, "tasks": names, **options})
-
     from headscope.progress import shown
     from headscope.studies.roles import study_roles
 
     with shown():
-        study = study_roles(models, names, out=folder, formats=formats, **options)
-    if as_json:
+        study = study_roles(settings, out=folder)
+    if settings.as_json:
         print_json(study.as_dict())
         return
     _print(study)

@@ -57,6 +57,17 @@ class Model:
         """SHA-256 over the weights as they are in memory: names the model exactly, wherever it came from."""
         return fingerprint(self.hf)
 
+    def describe(self) -> dict[str, Any]:
+        """What a run's manifest says of a model."""
+        return {
+            **self.source,
+            "architecture": self.hf.config.model_type,
+            "layers": self.n_layers,
+            "heads": self.n_heads,
+            "dtype": str(self.hf.dtype).removeprefix("torch."),
+            "sha256": self.fingerprint(),
+        }
+
     def __repr__(self) -> str:
         return f"Model({self.name!r}, {self.n_layers} layers x {self.n_heads} heads, {self.hf.config.model_type})"
 

@@ -44,6 +44,11 @@ class Record:
         found = header.get("record") if isinstance(header, dict) else None
         if found != cls.__name__:
             raise InputError(f"{path} holds {found or 'no record of Headscope'}; expected {cls.__name__}.")
+        if header.get("format", FORMAT) > FORMAT:
+            raise InputError(
+                f"{path} was written by a newer version of Headscope (format {header['format']}; this one reads "
+                f"{FORMAT}). Update Headscope."
+            )
         try:
             return cls(**header["fields"], **arrays)
         except (KeyError, TypeError) as error:

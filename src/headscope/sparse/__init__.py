@@ -1,6 +1,4 @@
-"""Post-training that makes attention sparse: the objective, the text, the loop, and its checkpoints."""
+"""Post-training that makes attention sparse: the settings, the objective, the text, the loop, and its checkpoints.
 
-from headscope.sparse.settings import Settings
-from headscope.sparse.training import sparsify
-
-__all__ = ["Settings", "sparsify"]
+(Nothing is imported here: the settings are told without torch.)
+"""

@@ -1,5 +1,6 @@
 """The state of a sparsifying run, from which it goes on after a stop.
 
+    OUT/manifest.json            what was asked, as for every run
     OUT/checkpoint.safetensors   trained weights, their averages, the optimiser's moments; settings, step, GECO and
                                  history as metadata
     OUT/history.csv              a row per evaluation
@@ -13,7 +14,9 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,7 @@ from headscope.errors import InputError, SetupError
 from headscope.models import Model
 from headscope.models.model import fingerprint
 from headscope.records.files import whole_file, write_bytes
+from headscope.runs.run import Run, open_run
 from headscope.sparse.objective import Geco
 from headscope.sparse.settings import Settings
 
@@ -34,7 +38,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class Checkpoint:
-    """The state of a run in its folder; made anew, or the one of an earlier sitting with the same settings."""
+    """The state of a run in its folder; made anew, or that of an earlier run with the same settings."""
 
     def __init__(self, folder: Path, model: Model, settings: Settings):
         self.folder, self.settings = folder, settings
@@ -43,12 +47,9 @@ class Checkpoint:
         self.history: list[dict[str, float]] = []
         self.step = 0
         self._state: dict[str, Any] = {}
-        if folder.exists() and not folder.is_dir():
-            raise InputError(f"{folder} is a file; --out needs a folder.")
+        self.run: Run | None = None
         if self.exists():
             self._read_state()
-        elif folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
-            raise InputError(f"{folder} is not empty and holds no checkpoint. Give --out a new or empty folder.")
 
     def exists(self) -> bool:
         return self.path.exists()
@@ -63,11 +64,6 @@ class Checkpoint:
                 self._state = json.loads(file.metadata()["headscope"])
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"{self.path} is damaged or no checkpoint: {error}. Give another --out.") from error
-        if difference := self.settings.difference(self._state["settings"]):
-            raise InputError(
-                f"{self.folder} holds a run with other settings: {difference}.\n"
-                "Give the same settings to resume it, or another --out."
-            )
         if self._state["base_sha256"] != self.base_sha256:
             raise InputError(f"{self.folder} was started from another model's weights. Give another --out.")
         self.step, self.history = self._state["step"], self._state["history"]
@@ -103,12 +99,34 @@ class Checkpoint:
             with whole_file(self.path) as path:
                 save_file({k: v.contiguous() for k, v in tensors.items()}, path, {"headscope": json.dumps(about)})
             write_bytes(self.folder / "history.csv", _csv(self.history))
+            if self.run is not None:
+                self.run.add(self.path.name)
+                self.run.add("history.csv")
         except (OSError, SafetensorError, SetupError) as error:
             raise SetupError(
                 f"Step {step} could not be saved: {error}\nThe checkpoint of step {self.step} is kept in "
                 f"{self.folder}; free some space and give the same command again."
             ) from error
         self.step = step
+
+
+@contextmanager
+def open_checkpoint(folder: Path, model: Model, settings: Settings) -> Iterator[Checkpoint]:
+    """The state of a run in its folder, which is held meanwhile. (Of several processes the first keeps the folder.)"""
+    if not is_first_process():
+        yield Checkpoint(folder, model, settings)
+        return
+    with open_run(folder, settings) as run:
+        run.note_model(settings.model or model.name, model.describe())
+        checkpoint = Checkpoint(folder, model, settings)
+        checkpoint.run = run
+        yield checkpoint
+        run.finish()
+
+
+def is_first_process() -> bool:
+    """Whether this is the only process, or the first that `accelerate launch` started."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _csv(rows: list[dict[str, float]]) -> bytes:

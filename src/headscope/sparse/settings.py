@@ -1,86 +1,86 @@
-"""What a sparsifying run is asked to do; every field is an option of `headscope sparsify`, its comment the help."""
+"""What a sparsifying run is asked to do; every field is an option of `headscope sparsify`.
+
+What a later run in the same folder may change is no part of its identity: how long, how hard and how closely to look,
+not what is trained on what.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import Literal
 
 from headscope.errors import InputError
+from headscope.runs.settings import Drawn, argument, option
 
-CONSTRAINTS = ("kl", "ce")
-VOCABULARIES = ("all", "seen")
-PENALTIES = ("mean", "edges", "sqrt")
-
-# What a later sitting may change: how long, how hard and how closely to look, not what is trained on what.
-TUNABLE = ("steps", "positions", "vocabulary", "lr", "lr_end", "margin", "margin_start", "strength", "every")
+TEXT = "Text: `self` (the model writes it), a file, a folder, a data set's name; several by commas."
 
 
-@dataclass(frozen=True)
-class Settings:
+@dataclass(frozen=True, kw_only=True)
+class Settings(Drawn):
     """Defaults are what worked on a 15M and a 135M model on a CPU; see docs/sparsify.md for the experiments."""
 
-    text: str = "self"
-    top_p: float = 0.9
-    windows: int = 8192
-    length: int = 64
-    steps: int = 1000
-    batch: int = 16
-    positions: float = 0.5
-    vocabulary: str = "all"
-    accumulate: int = 1
-    lr: float = 1e-3
-    lr_end: float = 3e-5
-    warmup: int = 20
-    clip: float = 1.0
-    lora_rank: int = 16
-    start: str = ""
-    # Learning rate of the gates' learned offsets, as a multiple of the other weights'; 0 learns none.
-    offset_lr: float = 0.0
-    # What is pressed down: the `mean` share of open edges, `edges` per query, or the heads' `sqrt` of those.
-    penalty: str = "mean"
-    # Steps over which the weights are averaged, for evaluation and for the model kept; 0 takes them as they are.
-    average: int = 0
-    constraint: str = "kl"
-    margin: float = 0.05
-    margin_start: float = 0.2
-    distill: float = 0.0
-    strength: float = 0.1
-    rate: float = 0.05
-    bias: float = 0.0
-    noise: float = 0.0
-    noise_end: float = 0.0
-    temperature: float = 1.0
-    temperature_end: float = 1.0
-    held_out: int = 128
-    every: int = 50
-    seed: int = 0
-    checkpointing: bool = False
+    command = "sparsify"
+    # (From Python a loaded model is given.)
+    model: str = argument("A built-in name, folder, GGUF file or hub id.", "", required=True)
+    text: str = option("self", TEXT, files="folders")
+    top_p: float = option(
+        0.9, "How the model writes `self`: from the likeliest tokens of this probability together.", above=0, max=1
+    )
+    windows: int = option(8192, "Windows of text to train on; few are learned by heart.", above=0)
+    length: int = option(64, "Tokens in a window.", min=2)
+    steps: int = option(1000, "Training steps; more steps can be asked of a finished run.", above=0, identity=False)
+    batch: int = option(16, "Windows in a step, over all processes.", above=0)
+    positions: float = option(
+        0.5, "Share of a window's positions, drawn anew in every step, at which the models are compared.", above=0,
+        max=1, identity=False,
+    )  # fmt: skip
+    vocabulary: Literal["all", "seen"] = option(
+        "all", "Tokens on which they are compared: `all`, or those `seen` in the text, which is quicker.",
+        identity=False,
+    )  # fmt: skip
+    accumulate: int = option(1, "Parts in which a process runs its share of a step.", above=0)
+    lr: float = option(1e-3, "Learning rate; about 3e-5 for full fine-tuning (--lora-rank 0).", above=0, identity=False)
+    lr_end: float = option(3e-5, "Learning rate at the last step, reached in a straight line.", above=0, identity=False)
+    warmup: int = option(20, "Steps in which the learning rate rises.", min=0)
+    clip: float = option(1.0, "Norm to which gradients are clipped.", above=0)
+    lora_rank: int = option(16, "Rank of the adapters; 0 trains all weights.", min=0)
+    start: str = option(
+        "", "An adapter of the same model and rank to begin from: its folder, or a built-in sparse model.",
+        files="folders",
+    )  # fmt: skip
+    offset_lr: float = option(
+        0.0, "Learning rate of the gates' learned offsets, as a multiple of --lr; 0 learns none.", min=0
+    )
+    penalty: Literal["mean", "edges", "sqrt"] = option(
+        "mean", "What is pressed down: the `mean` share of open edges, `edges` per query, or the heads' `sqrt`."
+    )
+    average: int = option(0, "Steps over which the weights are averaged for evaluation and at the end.", min=0)
+    constraint: Literal["kl", "ce"] = option("kl", "What holds: `kl` to the dense model, or cross-entropy (`ce`).")
+    margin: float = option(0.05, "How far the constraint may exceed the dense model, in nats.", above=0, identity=False)
+    margin_start: float = option(
+        0.2, "The margin at the first step, which falls to --margin in the first half.", above=0, identity=False
+    )
+    distill: float = option(0.0, "Weight of the divergence from the dense model as a loss beside `ce`.", min=0)
+    strength: float = option(0.1, "First strength of the penalty on open gates.", above=0, identity=False)
+    rate: float = option(0.05, "How fast the strength moves; 0 keeps it as it is given.", min=0)
+    bias: float = option(0.0, "Gate bias: positive opens gates.")
+    noise: float = option(0.0, "Scale of the gates' noise at the first step; 1 is the paper's.", min=0)
+    noise_end: float = option(0.0, "Scale of the gates' noise at the last step.", min=0)
+    temperature: float = option(
+        1.0, "Temperature of the gates' gradient and expected fraction at the first step.", above=0
+    )
+    temperature_end: float = option(1.0, "The same at the last step.", above=0)
+    held_out: int = option(128, "Windows kept for evaluation.", above=0)
+    every: int = option(50, "Steps between evaluations, each with a checkpoint.", above=0, identity=False)
+    checkpointing: bool = option(False, "Gradient checkpointing: less memory, more time.")
+    seed: int = option(0, "Seed of text, order, adapters and noise.", min=0)
 
     def __post_init__(self) -> None:
-        if self.constraint not in CONSTRAINTS:
-            raise InputError(f"Unknown constraint {self.constraint!r}. Known: {', '.join(CONSTRAINTS)}.")
-        if self.vocabulary not in VOCABULARIES:
-            raise InputError(f"Unknown vocabulary {self.vocabulary!r}. Known: {', '.join(VOCABULARIES)}.")
-        if self.penalty not in PENALTIES:
-            raise InputError(f"Unknown penalty {self.penalty!r}. Known: {', '.join(PENALTIES)}.")
+        super().__post_init__()
         if self.vocabulary == "seen" and (self.constraint != "kl" or not self.lora_rank):
             raise InputError("--vocabulary seen needs --constraint kl and LoRA, which leaves the unembedding as it is.")
-        positive = (
-            "windows", "top_p", "steps", "batch", "positions", "accumulate", "lr", "lr_end", "clip", "margin",
-            "margin_start", "strength", "temperature", "temperature_end", "held_out", "every",
-        )  # fmt: skip
-        for name in positive:
-            if not getattr(self, name) > 0:
-                raise InputError(f"--{name.replace('_', '-')} must be above 0, found {getattr(self, name)}.")
-        for name in ("warmup", "lora_rank", "distill", "rate", "noise", "noise_end", "seed", "offset_lr", "average"):
-            if getattr(self, name) < 0:
-                raise InputError(f"--{name.replace('_', '-')} cannot be negative, found {getattr(self, name)}.")
-        for name in ("top_p", "positions"):
-            if getattr(self, name) > 1:
-                raise InputError(f"--{name.replace('_', '-')} is a share, at most 1, found {getattr(self, name)}.")
         if self.start and not self.lora_rank:
             raise InputError("--start gives the first weights of an adapter, so --lora-rank must be above 0.")
-        if self.length < 2:
-            raise InputError(f"--length must be at least 2, found {self.length}.")
         if self.batch % self.accumulate:
             raise InputError(f"--batch {self.batch} cannot be divided into --accumulate {self.accumulate} equal parts.")
 
@@ -102,15 +102,6 @@ class Settings:
     def temperature_at(self, step: int) -> float:
         """From the first temperature of the gates to the last, by equal factors over the steps."""
         return self.temperature * (self.temperature_end / self.temperature) ** (step / max(1, self.steps - 1))
-
-    def difference(self, other: dict) -> str:
-        """What differs from the settings of an earlier sitting and must not; what it did not know had its default."""
-        then = {f.name: other.get(f.name, f.default) for f in fields(self) if f.name not in TUNABLE}
-        return ", ".join(
-            f"{name} {was!r} then, {getattr(self, name)!r} now"
-            for name, was in then.items()
-            if was != getattr(self, name)
-        )
 
 
 def _between(first: float, last: float, share: float) -> float:

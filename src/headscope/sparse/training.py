@@ -32,7 +32,7 @@ from headscope.models.adapters import start_from
 from headscope.models.sparse_gate import CONFIG_KEY, OFFSETS, Gates, deciding
 from headscope.progress import bar
 from headscope.running.layer_modules import narrowed
-from headscope.sparse.checkpoint import Checkpoint
+from headscope.sparse.checkpoint import Checkpoint, open_checkpoint
 from headscope.sparse.objective import FLOOR, Geco, cross_entropy, divergence, edges_per_query, mean_fraction, penalty
 from headscope.sparse.offsets import add_offsets
 from headscope.sparse.saving import save_milestone, save_sparse
@@ -49,11 +49,15 @@ def sparsify(model: Model, *, out: str | Path, settings: Settings | None = None,
     Returns the history: a row per evaluation. `options` are the fields of `Settings`: text="self", steps=1000, ...
     A run that was stopped goes on from its last checkpoint in `out`.
     """
-    settings = settings or Settings(**options)
+    settings = settings or Settings(model=model.name, **options)
     _refuse(model)
-    checkpoint = Checkpoint(Path(out), model, settings)
-    if checkpoint.finished:
+    with open_checkpoint(Path(out), model, settings) as checkpoint:
+        if not checkpoint.finished:
+            _train(model, settings, checkpoint)
         return checkpoint.history
+
+
+def _train(model: Model, settings: Settings, checkpoint: Checkpoint) -> None:
     text_NT = windows(
         model, settings.text, count=settings.windows + settings.held_out, length=settings.length, seed=settings.seed,
         top_p=settings.top_p,
@@ -64,7 +68,6 @@ def sparsify(model: Model, *, out: str | Path, settings: Settings | None = None,
         with trainer.averaged():
             save_sparse(trainer.student, model, checkpoint)
     trainer.accelerator.wait_for_everyone()
-    return checkpoint.history
 
 
 def _refuse(model: Model) -> None:

@@ -13,37 +13,36 @@ Every record is a unit of the run folder: a killed run resumes after the last fi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import networkx
 
-from headscope.methods import edge_method
-from headscope.models import Model
-from headscope.records import CHOICES, SPLITS, Check, Curve, EdgeScores, crossing
+from headscope.methods import EDGE_METHODS
+from headscope.records import Check, Curve, EdgeScores, crossing
 from headscope.report.figures.circuits import circuit_graph, circuit_picture, export_circuit
-from headscope.report.figures.panels import FORMATS, by_task, curve_panels, save_figure
-from headscope.runs.run import Run
-from headscope.studies.heads import (
+from headscope.report.figures.panels import by_task, curve_panels
+from headscope.runs.names import file_names
+from headscope.runs.run import Run, open_run
+from headscope.studies.chosen_methods import chosen_methods
+from headscope.studies.series import (
     CURVE_COLUMNS,
     RATIO_COLUMNS,
     Compared,
     compare,
     curve_rows,
-    file_hashes,
     ratio_rows,
-    refuse_unknown,
+    save_figures,
     segments,
-    subjects,
     summary,
     table_of,
-    unit,
     write_tables,
-)  # fmt: skip
+)
+from headscope.studies.settings import EdgeSettings
+from headscope.studies.subjects import Subject, subjects
 from headscope.sweeps import run_circuit, sweep
-from headscope.tasks import Task
 
 # Edges listed in edges.csv for each series.
 LISTED = 1000
@@ -63,54 +62,41 @@ class EdgeStudy:
     figures: list[Path]
 
 
-def study_edges(
-    models: list[str], tasks: list[str], *, out: Path, methods: Iterable[str] = ("eap-ig",), split: str = "none",
-    choice: str = "top", connected: bool = False, n: int = 50, seed: int = 0, signed: bool = False,
-    threshold: float = 0.9, points: int | None = None, formats: Iterable[str] = ("png", "svg", "pdf"),
-) -> EdgeStudy:  # fmt: skip
-    """Run the study, or go on with it, in the folder `out`. points: of a curve at most, if not the usual grid."""
-    methods, formats = list(methods), list(formats)
-    score = {name: edge_method(name) for name in methods}
-    refuse_unknown("format", formats, FORMATS)
-    refuse_unknown("split", [split], SPLITS)
-    refuse_unknown("choice", [choice], CHOICES)
-    pick = {"signed": signed, "choice": choice}
-    settings = {
-        "models": models, "tasks": tasks, "methods": methods, "split": split, "n": n, "seed": seed, **pick,
-        "connected": connected, **({"points": points} if points else {}), **file_hashes(tasks),
-    }  # fmt: skip
-    run = Run.open(out, command="edges", settings=settings)
+def study_edges(settings: EdgeSettings, *, out: Path) -> EdgeStudy:
+    """Run the study, or go on with it, in the folder `out`."""
+    methods = chosen_methods(settings.methods, EDGE_METHODS, " for edges", reserved=["split"])
+    pick = {"signed": settings.signed, "choice": settings.choice}
     checks, all_scores, curves, circuits = [], [], [], []
-    for model, task, stem, found in subjects(run, models, tasks, n=n, seed=seed):
-        checks.append(found)
-        for method_name in methods:
-            part = f"{stem}-{method_name}"
-            make = lambda m=method_name, mo=model, t=task: score[m](mo, t, split=split)  # noqa: E731
-            scores = unit(run, f"edges-{part}", EdgeScores, make)
-            all_scores.append(scores)
-            make = lambda mo=model, t=task, s=scores: sweep(mo, t, s, points=points, **pick)  # noqa: E731
-            curves.append(unit(run, f"curve-{part}", Curve, make))
-            if "random" not in scores.method:
-                circuits.append(
-                    _circuit(run, part, model, task, scores, curves[-1], threshold, connected=connected, **pick)
-                )
-    compared = compare(curves, threshold)
-    figures = _draw(run, curves, compared, circuits, threshold, formats)
-    facts = [{key: circuit.graph[key] for key in FACTS} for circuit in circuits]
-    listed = [
-        (s.model, s.task, s.method, rank, name, f"{value:.6g}")
-        for s in all_scores
-        for rank, (name, value) in enumerate(s.top(LISTED, signed=signed), 1)
-    ]
-    tables: dict[str, tuple[str, list[tuple]]] = {
-        "edges.csv": ("model task method rank edge score", listed),
-        "curves.csv": (CURVE_COLUMNS, curve_rows(curves)),
-        "summary.csv": table_of([summary(curve, threshold) for curve in curves]),
-        "circuits.csv": table_of(facts),
-        "multipliers.csv": (RATIO_COLUMNS, ratio_rows(compared)),
-    }
-    write_tables(run, tables)
-    run.finish()
+    with open_run(out, settings) as run:
+        for subject in subjects(run, settings.models, settings.tasks, n=settings.n, seed=settings.seed):
+            model, task = subject.model, subject.task
+            checks.append(subject.check())
+            for method in methods:
+                make = partial(method, model, task, split=settings.split)
+                scores = subject.unit("edges", EdgeScores, make, method=method.label, split=settings.split)
+                all_scores.append(scores)
+                how = {"points": settings.points, "fill": settings.fill, **pick}
+                make = partial(sweep, model, task, scores, **how)
+                curves.append(subject.unit("curve", Curve, make, method=method.label, split=settings.split, **how))
+                if "random" not in scores.method:
+                    circuits.append(_circuit(subject, method.label, scores, curves[-1], settings))
+        compared = compare(curves, settings.threshold)
+        figures = _draw(run, curves, compared, circuits, settings)
+        facts = [{key: circuit.graph[key] for key in FACTS} for circuit in circuits]
+        listed = [
+            (s.model, s.task, s.method, rank, name, f"{value:.6g}")
+            for s in all_scores
+            for rank, (name, value) in enumerate(s.top(LISTED, signed=settings.signed), 1)
+        ]
+        tables: dict[str, tuple[str, list[tuple]]] = {
+            "edges.csv": ("model task method rank edge score", listed),
+            "curves.csv": (CURVE_COLUMNS, curve_rows(curves)),
+            "summary.csv": table_of([summary(curve, settings.threshold) for curve in curves]),
+            "circuits.csv": table_of(facts),
+            "multipliers.csv": (RATIO_COLUMNS, ratio_rows(compared)),
+        }
+        write_tables(run, tables)
+        run.finish()
     return EdgeStudy(run.folder, checks, all_scores, curves, compared, facts, figures)
 
 
@@ -118,40 +104,38 @@ FACTS = ("model", "task", "method", "choice", "signed", "chosen", "connected", "
 
 
 def _circuit(
-    run: Run, part: str, model: Model, task: Task, scores: EdgeScores, curve: Curve, threshold: float, *, signed: bool,
-    choice: str, connected: bool,
-) -> networkx.DiGraph:  # fmt: skip
+    subject: Subject, method: str, scores: EdgeScores, curve: Curve, settings: EdgeSettings
+) -> networkx.DiGraph:
     """The circuit that reaches the threshold (all edges if none does), with what it explains: measured, because the
     curve says it between two of its points only."""
-    at = crossing(curve.k, curve.explained, threshold)
+    at = crossing(curve.k, curve.explained, settings.threshold)
     k = len(scores.graph) if at is None else math.ceil(at)
-    pick: dict[str, Any] = {"signed": signed, "choice": choice}
-    keep = scores.circuit(k, connected=connected, **pick)
-    measured = unit(run, f"circuit-{part}-{k}", Curve, lambda: run_circuit(model, task, scores, keep, **pick))
-    circuit = circuit_graph(scores, k, connected=connected, **pick)
+    pick: dict[str, Any] = {"signed": settings.signed, "choice": settings.choice}
+    how = {"connected": settings.connected, **pick}
+    keep = scores.circuit(k, **how)
+    make = partial(run_circuit, subject.model, subject.task, scores, keep, fill=settings.fill, **pick)
+    about = {"split": settings.split, "fill": settings.fill, **how}
+    measured = subject.unit("circuit", Curve, make, method=method, named=[k], **about)
+    circuit = circuit_graph(scores, k, **how)
     ends = {"explained": measured.explained, "low": measured.low, "high": measured.high}
     circuit.graph.update({name: float(value[-1]) for name, value in ends.items()})
     return circuit
 
 
 def _draw(
-    run: Run, curves: list[Curve], compared: list[Compared], circuits: list[networkx.DiGraph], threshold: float,
-    formats: list[str],
-) -> list[Path]:  # fmt: skip
+    run: Run, curves: list[Curve], compared: list[Compared], circuits: list[networkx.DiGraph], settings: EdgeSettings
+) -> list[Path]:
     """The curves first, then a picture of each circuit, which is exported as well."""
     drawn = {
         "curves": curve_panels(
-            by_task(curves), bands={}, segments=segments(curves, compared), threshold=threshold, what="Edges", log=True
+            by_task(curves), bands={}, segments=segments(curves, compared), threshold=settings.threshold, what="Edges",
+            log=True,
         )
-    }
-    for circuit in circuits:
-        name = "circuit-{model}-{task}-{method}".format(**circuit.graph)
-        drawn[name] = circuit_picture(circuit)
-        for path in export_circuit(circuit, run.path(name)):
+    }  # fmt: skip
+    keys = [("circuit", *(circuit.graph[part] for part in ("model", "task", "method"))) for circuit in circuits]
+    names = file_names(keys)
+    for key, circuit in zip(keys, circuits, strict=True):
+        drawn[names[key]] = circuit_picture(circuit)
+        for path in export_circuit(circuit, run.path(names[key])):
             run.add(path.name)
-    figures = [
-        save_figure(figure, run.path(f"{name}.{ending}")) for name, figure in drawn.items() for ending in formats
-    ]
-    for path in figures:
-        run.add(path.name)
-    return figures
+    return save_figures(run, drawn, settings.formats)

@@ -12,27 +12,26 @@ Every point is a unit of the run folder: a killed run resumes after the last fin
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from headscope.errors import InputError
-from headscope.methods import edge_method, method
+from headscope.methods import EDGE_METHODS, METHODS
 from headscope.models import Model, load
 from headscope.models.adapters import is_adapter
 from headscope.records import Curve, EdgeScores, Scores, needed
-from headscope.records.files import write_json
 from headscope.report.figures.frontier import frontier_panels
-from headscope.report.figures.panels import FORMATS
-from headscope.running.measure import check
-from headscope.runs.run import Run
+from headscope.runs.run import open_run
 from headscope.sparse.objective import edges_per_query
 from headscope.sparse.saving import milestones
 from headscope.sparse.text import windows
 from headscope.sparse.training import measured
-from headscope.studies.heads import describe, refuse_unknown, save_figures, table_of, unit, write_tables
+from headscope.studies.chosen_methods import chosen_methods
+from headscope.studies.series import save_figures, table_of, write_tables
+from headscope.studies.settings import FrontierSettings
+from headscope.studies.subjects import Subject
 from headscope.sweeps import sweep
 from headscope.tasks import make_task
 
@@ -46,44 +45,34 @@ class Frontier:
     figures: list[Path]
 
 
-def study_frontier(
-    dense: str, trained: Path, *, out: Path, tasks: list[str], heads_by: str = "patching", edges_by: str = "eap-ig",
-    text: str = "self", count: int = 64, length: int = 64, n: int = 50, seed: int = 1, threshold: float = 0.9,
-    formats: Iterable[str] = ("png", "svg", "pdf"),
-) -> Frontier:  # fmt: skip
-    """Measure the points of the run `trained` of `sparsify`, or go on with it, in the folder `out`."""
-    formats = list(formats)
-    refuse_unknown("format", formats, FORMATS)
-    score_heads, score_edges = method(heads_by), edge_method(edges_by)
-    points = _points(trained)
-    settings = {
-        "dense": dense, "trained": str(trained), "tasks": tasks, "heads_by": heads_by, "edges_by": edges_by,
-        "text": text, "count": count, "length": length, "n": n, "seed": seed, "points": [name for name, _ in points],
-    }  # fmt: skip
-    run = Run.open(out, command="sparsity-frontier", settings=settings)
-    base = load(dense)
-    run.note_model(dense, describe(base))
-    ids_NT = windows(base, text, count=count, length=length, seed=seed)
-    rows = []
-    for name, folder in [("dense", None), *points]:
-        model = replace(base if folder is None else load(folder, base=dense), name=name)
-        if folder is not None:
-            run.note_model(name, describe(model))
-        loss = _kept(run, f"loss-{name}.json", lambda mo=model: _loss(mo, base, ids_NT))
-        for task_name in tasks:
-            task = make_task(task_name, model.tokenizer, n=n, seed=seed)
-            stem = f"{name}-{task_name}"
-            accuracy = _kept(run, f"check-{stem}.json", lambda mo=model, t=task: {"accuracy": check(mo, t).accuracy})
-            row = {"point": name, **loss, "task": task_name, **accuracy}
-            for what, score, kind in (("heads", score_heads, Scores), ("edges", score_edges, EdgeScores)):
-                scores = unit(run, f"{what}-scores-{stem}", kind, lambda s=score, mo=model, t=task: s(mo, t))
-                curve = unit(run, f"{what}-{stem}", Curve, lambda mo=model, t=task, s=scores: sweep(mo, t, s))
-                need = needed(curve, threshold=threshold)
-                row |= {what: need.k, f"{what}_low": need.low, f"{what}_high": need.high}
-            rows.append(row)
-    write_tables(run, {"frontier.csv": table_of(rows)})
-    figures = save_figures(run, {"frontier": frontier_panels(rows, threshold)}, formats)
-    run.finish()
+def study_frontier(settings: FrontierSettings, *, out: Path) -> Frontier:
+    """Measure the points of a run of `sparsify`, or go on with it, in the folder `out`."""
+    (by_heads,) = chosen_methods([settings.heads_by], METHODS)
+    (by_edges,) = chosen_methods([settings.edges_by], EDGE_METHODS, " for edges", reserved=["split"])
+    kinds = (("heads", by_heads, Scores), ("edges", by_edges, EdgeScores))
+    points, rows = _points(Path(settings.trained)), []
+    with open_run(out, settings) as run:
+        base = load(settings.dense)
+        for name, folder in [("dense", None), *points]:
+            model = replace(base if folder is None else load(folder, base=settings.dense), name=name)
+            facts = model.describe()
+            run.note_model(settings.dense if folder is None else name, facts)
+            about = {"name": name, "sha256": facts["sha256"]}
+            loss = run.unit(("loss", name), partial(_loss, model, base, settings), model=about)
+            for task_name in settings.tasks:
+                task = make_task(task_name, model.tokenizer, n=settings.n, seed=settings.seed)
+                subject = Subject(run, model, facts["sha256"], task)
+                row = {"point": name, **loss, "task": task_name, "accuracy": subject.check().accuracy}
+                for what, method, kind in kinds:
+                    score = partial(method, model, task)
+                    scores = subject.unit(f"{what}-scores", kind, score, method=method.label)
+                    curve = subject.unit(what, Curve, partial(sweep, model, task, scores), method=method.label)
+                    need = needed(curve, threshold=settings.threshold)
+                    row |= {what: need.k, f"{what}_low": need.low, f"{what}_high": need.high}
+                rows.append(row)
+        write_tables(run, {"frontier.csv": table_of(rows)})
+        figures = save_figures(run, {"frontier": frontier_panels(rows, settings.threshold)}, settings.formats)
+        run.finish()
     return Frontier(run.folder, rows, figures)
 
 
@@ -100,21 +89,11 @@ def _points(trained: Path) -> list[tuple[str, Path]]:
     return found
 
 
-def _loss(model: Model, base: Model, ids_NT: Any) -> dict[str, float]:
+def _loss(model: Model, base: Model, settings: FrontierSettings) -> dict[str, float]:
+    ids_NT = windows(base, settings.text, count=settings.windows, length=settings.length, seed=settings.seed)
     found = measured(model.hf, base.hf, ids_NT, 16)
     share = found.get("connectivity", 1.0)
     return {
         "connectivity": share, "edges_per_query": edges_per_query(share, ids_NT.shape[1]),
         "ce_above_dense": found["ce"] - found["dense_ce"], "divergence": found["kl"],
     }  # fmt: skip
-
-
-def _kept(run: Run, file: str, make: Any) -> dict[str, float]:
-    """A few numbers of the run: read if they are there, otherwise made and saved."""
-    if not run.has(file):
-        write_json(run.path(file), make())
-        run.add(file)
-    try:
-        return json.loads(run.path(file).read_text())
-    except ValueError as error:
-        raise InputError(f"{run.path(file)} is damaged: {error}. Delete it to have it made again.") from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import combinations
@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from headscope.errors import InputError
 from headscope.functions.answers import Embedder
 from headscope.functions.comet import Comet, Environment
 from headscope.functions.embedding import embedder as load_embedder
@@ -21,9 +20,10 @@ from headscope.progress import bar
 from headscope.records import head_name
 from headscope.records.files import write_json
 from headscope.report.figures.functions import function_panels, panels_of
-from headscope.report.figures.panels import FORMATS, save_figure
-from headscope.studies.functions import Outcome, Settings, Subject, json_unit, run_study
-from headscope.studies.heads import write_tables
+from headscope.runs.run import open_run
+from headscope.studies.functions import Outcome, Subject, chosen_functions, read_questions, run_study
+from headscope.studies.series import save_figures, write_tables
+from headscope.studies.settings import FunctionSettings
 
 # Scores in the tables, in this order; cosine and comet only where they were computed.
 SCORES = ("accuracy", "match", "exact", "numeric", "bleu", "rouge", "chrf", "cosine", "comet")
@@ -48,9 +48,8 @@ class FunctionStudy:
 
 
 def conclude(
-    outcome: Outcome, *, comet: Comet | None = None, comet_note: str = "", embed: Embedder | None = None,
-    formats: Iterable[str] = ("png", "svg", "pdf"),
-) -> FunctionStudy:  # fmt: skip
+    outcome: Outcome, *, comet: Comet | None = None, comet_note: str = "", embed: Embedder | None = None
+) -> FunctionStudy:
     """Step 5: score everything, draw the figure of each ranking, write the tables."""
     scorer = _Scorer(outcome, comet, embed)
     rows = {
@@ -62,24 +61,22 @@ def conclude(
         "pushed": scorer.pushed(),
     }
     said = f"COMET by {Path(comet.checkpoint).name}" if comet is not None else f"COMET not scored: {comet_note}"
-    figures = []
-    for ranking in outcome.rankings:
-        figure = function_panels(
+    run = outcome.kept.run
+    drawn = {
+        f"functions-{ranking}": function_panels(
             panels_of(ranking, rows["sweep"], rows["base"]),
             title=f"{outcome.model.name}, heads by {ranking}, {outcome.settings.n} questions each",
             note="" if comet is not None else said,
         )
-        for ending in formats:
-            figures.append(save_figure(figure, outcome.run.path(f"functions-{ranking}.{ending}")))
-            outcome.run.add(figures[-1].name)
+        for ranking in outcome.rankings
+    }
+    figures = save_figures(run, drawn, outcome.settings.formats)
     tables = {name: (" ".join(part[0]), [tuple(row.values()) for row in part]) for name, part in rows.items() if part}
-    write_tables(outcome.run, {f"{name}.csv": table for name, table in tables.items()})
-    write_json(outcome.run.path("functions.json"), {**rows, "comet": said})
-    outcome.run.add("functions.json")
-    outcome.run.finish()
-    return FunctionStudy(
-        outcome.run.folder, **rows, comet=said, skipped=outcome.skipped, stray=outcome.stray, figures=figures
-    )
+    write_tables(run, {f"{name}.csv": table for name, table in tables.items()})
+    write_json(run.path("functions.json"), {**rows, "comet": said})
+    run.add("functions.json")
+    run.finish()
+    return FunctionStudy(run.folder, **rows, comet=said, skipped=outcome.skipped, stray=outcome.stray, figures=figures)
 
 
 @dataclass(frozen=True)
@@ -99,13 +96,13 @@ class _Scorer:
     def _comet(self, unit: str, subject: Subject, variants: Sequence[Sequence[str]]) -> list[list[float]]:
         comet = self.comet
         assert comet is not None
-        # As in the paper: the masked answer against the unmasked one, with the right answer as source.
+
+        def make() -> list[list[float]]:
+            # As in the paper: the masked answer against the unmasked one, with the right answer as source.
+            return [comet.score(subject.gold, texts, subject.unmasked).tolist() for texts in variants]
+
         with bar(f"COMET of {unit}", len(variants), unit="variants"):
-            return json_unit(
-                self.outcome.run,
-                f"comet-{unit}.json",
-                lambda: [comet.score(subject.gold, texts, subject.unmasked).tolist() for texts in variants],
-            )
+            return self.outcome.kept.unit(("comet", unit), subject, make, checkpoint=str(comet.checkpoint))
 
     def base(self, name: str, subject: Subject) -> Row:
         (found,) = self.scores(f"base-{name}", subject, [subject.unmasked])
@@ -178,24 +175,15 @@ def _agreement(outcome: Outcome) -> list[Row]:
     return rows
 
 
-def study_functions(
-    model: str, out: Path, settings: Settings, *, comet: str = "auto", embedder: str | None = None,
-    formats: Iterable[str] = ("png", "svg", "pdf"),
-) -> FunctionStudy:  # fmt: skip
-    """The whole study in the folder `out`, or what is missing of it.
-
-    comet: a checkpoint (file, folder or hub id), "none", or "auto" for the one that was set up. Where there is none the
-    figure says so. embedder: a sentence-transformers model for the cosine that the paper's accuracy knows.
-    """
-    formats = list(formats)
-    if unknown := [name for name in formats if name not in FORMATS]:
-        raise InputError(f"Unknown format {unknown[0]!r}. Known: {', '.join(FORMATS)}.")
-    environment = Environment.here()
+def study_functions(settings: FunctionSettings, *, out: Path) -> FunctionStudy:
+    """The whole study in the folder `out`, or what is missing of it. Where there is no COMET the figure says so."""
+    chosen_functions(settings.functions or None, read_questions(settings.data))
+    environment, comet = Environment.here(), settings.comet
     checkpoint, note = (environment.checkpoint, environment.missing) if comet == "auto" else (comet, "not asked for")
     checkpoint = None if comet == "none" or (comet == "auto" and environment.missing) else checkpoint
     # What is missing is told before hours of work, not after.
     with ExitStack() as stack:
         scorer = None if checkpoint is None else stack.enter_context(Comet(checkpoint))
-        embed = None if embedder is None else load_embedder(embedder)
-        outcome = run_study(model, out, settings)
-        return conclude(outcome, comet=scorer, comet_note=note, embed=embed, formats=formats)
+        embed = load_embedder(settings.embedder) if settings.embedder else None
+        run = stack.enter_context(open_run(out, settings))
+        return conclude(run_study(run, settings), comet=scorer, comet_note=note, embed=embed)

@@ -12,12 +12,9 @@ Every step is a unit of the run folder, saved as it ends: a killed run resumes a
 
 from __future__ import annotations
 
-import hashlib
-import json
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,45 +26,17 @@ from headscope.functions.builtin import builtin_questions
 from headscope.functions.causal import CAUSAL, encode_prefix, encode_questions, telling_task
 from headscope.functions.cogqa import read_cogqa
 from headscope.functions.generation import Answer, Interventions, generate
-from headscope.functions.masking import FACTOR, KS, choose, clipped, masks
+from headscope.functions.masking import choose, clipped, masks
 from headscope.functions.probe import probe
 from headscope.functions.pushing import pushes
 from headscope.functions.questions import Question, QuestionSet, Split, chosen_functions, split
 from headscope.functions.states import answer_states
-from headscope.models import Model, load
+from headscope.models import Model
 from headscope.progress import bar
 from headscope.records import Scores
-from headscope.records.files import write_json
 from headscope.runs.run import Run
-from headscope.studies.heads import describe, distinct
-
-RANKINGS = ("probe", *CAUSAL)
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a function study may be asked for; what is not given is what the paper does, or what a small model needs."""
-
-    data: str | None = None  # a file in CogQA's shape; the built-in questions if none
-    functions: Sequence[str] | None = None
-    rankings: Sequence[str] = ("probe", "attribution")
-    ks: Sequence[int] = KS
-    draws: int = 5
-    n: int = 50  # test questions per function
-    train: int = 100  # questions per function to find heads with, at most
-    ablated: int = 8  # of these, for ablation and attribution
-    shots: int = 4
-    factor: float = FACTOR
-    steps: str = "all"
-    max_new_tokens: int = 8
-    alphas: Sequence[float] = (-2.0, 2.0, 5.0)
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if unknown := [name for name in self.rankings if name not in RANKINGS]:
-            raise InputError(f"Unknown ranking {unknown[0]!r}. Known: {', '.join(RANKINGS)}.")
-        if self.steps not in ("all", "decode"):
-            raise InputError(f"Unknown steps {self.steps!r}. Known: all, decode.")
+from headscope.studies.settings import FunctionSettings
+from headscope.studies.subjects import content_hash, distinct, load_noted
 
 
 def read_questions(data: str | None) -> QuestionSet:
@@ -129,9 +98,9 @@ class Subject:
 class Outcome:
     """What the steps before scoring found: everything that the tables and the figure are made of."""
 
-    run: Run
+    kept: Kept
     model: Model
-    settings: Settings
+    settings: FunctionSettings
     subjects: dict[str, Subject]
     rankings: dict[str, dict[str, Scores]]  # ranking -> function -> scores
     sweeps: dict[tuple[str, str, int], dict[str, Any]]  # ranking, function, k -> heads and texts
@@ -150,11 +119,11 @@ class Outcome:
         return self.ks[(len(self.ks) - 1) // 2]
 
 
-def prepare(model: Model, settings: Settings) -> tuple[dict[str, Subject], QuestionSet]:
+def prepare(model: Model, settings: FunctionSettings) -> tuple[dict[str, Subject], QuestionSet]:
     """The functions' questions, split and encoded for a model."""
     found = read_questions(settings.data)
     subjects = {}
-    for name in chosen_functions(settings.functions, found):
+    for name in chosen_functions(settings.functions or None, found):
         parts = split(
             found.questions[name], name, n=settings.n, train=settings.train, shots=settings.shots, seed=settings.seed
         )
@@ -164,7 +133,7 @@ def prepare(model: Model, settings: Settings) -> tuple[dict[str, Subject], Quest
 
 def check_answers(model: Model, *, n: int, seed: int = 0) -> list[dict[str, Any]]:
     """How well a model answers the built-in questions, a row per function; `accuracy` is the share of right answers."""
-    subjects, _ = prepare(model, Settings(n=min(n, 100), seed=seed))
+    subjects, _ = prepare(model, FunctionSettings(model=model.name, n=min(n, 100), seed=seed))
     rows = []
     for name, subject in subjects.items():
         texts = [answer.text for answer in subject.say("test", None, f"{model.name} on {name}")[0]]
@@ -174,89 +143,87 @@ def check_answers(model: Model, *, n: int, seed: int = 0) -> list[dict[str, Any]
     return rows
 
 
-def run_study(model_name: str, out: Path, settings: Settings) -> Outcome:
-    """Steps 1 to 4, or what is missing of them, in the folder `out`."""
-    found = read_questions(settings.data)
-    chosen_functions(settings.functions, found)
-    asked = {**asdict(settings), "model": model_name}
-    if settings.data is not None:
-        asked["sha256 of data"] = hashlib.sha256(Path(settings.data).read_bytes()).hexdigest()[:16]
-    run = Run.open(out, command="functions", settings=asked)
-    model = replace(load(model_name), name=distinct([model_name])[0])
-    run.note_model(model_name, describe(model))
+@dataclass(frozen=True)
+class Kept:
+    """The run's units: what a unit depends on besides its own settings is the model, and a function's questions."""
+
+    run: Run
+    model: Model
+    sha256: str
+    settings: FunctionSettings
+
+    def unit(
+        self, name: Sequence[Any], subject: Subject, make: Callable[[], Any], *, kind: Any = None, **of: Any
+    ) -> Any:
+        key = {
+            "model": {"name": self.model.name, "sha256": self.sha256},
+            "task": {"name": subject.name, "sha256": content_hash(subject.split)},
+            "settings": {name: getattr(self.settings, name) for name in ("max_new_tokens", "factor", "steps")} | of,
+        }
+        return self.run.unit(list(map(str, name)), make, kind, **key)
+
+    def answers(self, subject: Subject, part: str) -> list[Answer]:
+        title = f"{subject.model.name} answers {subject.name} ({part})"
+        make = lambda: [asdict(answer) for answer in subject.say(part, None, title)[0]]  # noqa: E731
+        return [Answer(**row) for row in self.unit(("answers", subject.name, part), subject, make)]
+
+
+def run_study(run: Run, settings: FunctionSettings) -> Outcome:
+    """Steps 1 to 4, or what is missing of them."""
+    model, sha256 = load_noted(run, settings.model, distinct([settings.model])[0])
+    kept = Kept(run, model, sha256, settings)
     subjects, found = prepare(model, settings)
     for subject in subjects.values():
-        subject.answers = {part: _base(run, subject, part) for part in ("test", "train")}
-    rankings = {ranking: _ranking(run, ranking, subjects, settings) for ranking in settings.rankings}
+        subject.answers = {part: kept.answers(subject, part) for part in ("test", "train")}
+    rankings = {ranking: _ranking(kept, ranking, subjects) for ranking in settings.rankings}
     ks = clipped(settings.ks, model.n_layers * model.n_heads)
     sweeps = {
-        (ranking, name, k): _sweep(run, ranking, subject, rankings[ranking][name], k, settings)
+        (ranking, name, k): _sweep(kept, ranking, subject, rankings[ranking][name], k)
         for ranking in rankings
         for name, subject in subjects.items()
         for k in ks
     }
     middle = ks[(len(ks) - 1) // 2]
     crosses = {
-        (ranking, name): _cross(run, ranking, subject, by_function, middle, settings)
+        (ranking, name): _cross(kept, ranking, subject, by_function, middle)
         for ranking, by_function in rankings.items()
         for name, subject in subjects.items()
     }
     first = rankings[settings.rankings[0]]
-    pushed = {name: _push(run, subject, first[name], ks[0], settings) for name, subject in subjects.items()}
-    return Outcome(run, model, settings, subjects, rankings, sweeps, crosses, pushed, found.skipped, found.stray)
-
-
-def json_unit(run: Run, file: str, make: Callable[[], Any]) -> Any:
-    """A JSON unit of the run: read if it is there, otherwise made and saved."""
-    if run.has(file):
-        try:
-            return json.loads(run.path(file).read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise InputError(f"{run.path(file)} is damaged: {error}. Delete it to have it made again.") from error
-    began = time.perf_counter()
-    value = make()
-    write_json(run.path(file), value)
-    run.add(file, time.perf_counter() - began)
-    return value
-
-
-def _base(run: Run, subject: Subject, part: str) -> list[Answer]:
-    title = f"{subject.model.name} answers {subject.name} ({part})"
-    rows = json_unit(
-        run, f"answers-{subject.name}-{part}.json", lambda: [asdict(a) for a in subject.say(part, None, title)[0]]
-    )
-    return [Answer(**row) for row in rows]
+    pushed = {name: _push(kept, subject, first[name], ks[0]) for name, subject in subjects.items()}
+    return Outcome(kept, model, settings, subjects, rankings, sweeps, crosses, pushed, found.skipped, found.stray)
 
 
 def states(subject: Subject) -> Tensor:
     return answer_states(subject.model, subject.prompts["train"], subject.answers["train"], prefix=subject.prefix)
 
 
-def _ranking(run: Run, ranking: str, subjects: dict[str, Subject], settings: Settings) -> dict[str, Scores]:
-    files = {name: f"scores-{ranking}-{name}.safetensors" for name in subjects}
-    missing = [name for name in subjects if not run.has(files[name])]
-    made: dict[str, Scores] = {}
-    began = time.perf_counter()
-    if missing and ranking == "probe":
-        if len(subjects) < 2:
-            raise InputError("The probe tells functions apart and needs at least two; use --ranking ablation for one.")
-        model = next(iter(subjects.values())).model
-        # One probe for all functions, so all are made again where one is missing.
-        made = probe(model.name, {name: states(s) for name, s in subjects.items()}, seed=settings.seed).scores
-        missing = list(subjects)
-    for name in missing:
-        if ranking != "probe":
-            began = time.perf_counter()
-            subject = subjects[name]
-            questions = subject.split.train[: settings.ablated]
-            task = telling_task(subject.model, questions, prefix=subject.prefix, name=name, seed=settings.seed)
-            made[name] = CAUSAL[ranking](subject.model, task, start=len(subject.prefix))
-        made[name].save(run.path(files[name]))
-        run.add(files[name], time.perf_counter() - began)
-    return {name: made.get(name) or Scores.load(run.path(files[name])) for name in subjects}
+def _ranking(kept: Kept, ranking: str, subjects: dict[str, Subject]) -> dict[str, Scores]:
+    settings = kept.settings
+    if ranking == "probe" and len(subjects) < 2:
+        raise InputError("The probe tells functions apart and needs at least two; use --ranking ablation for one.")
+    probed: dict[str, Scores] = {}
+
+    def make(subject: Subject) -> Scores:
+        if ranking == "probe":
+            # One probe for all functions.
+            if not probed:
+                all_states = {name: states(other) for name, other in subjects.items()}
+                probed.update(probe(subject.model.name, all_states, seed=settings.seed).scores)
+            return probed[subject.name]
+        questions = subject.split.train[: settings.ablated]
+        task = telling_task(subject.model, questions, prefix=subject.prefix, name=subject.name, seed=settings.seed)
+        return CAUSAL[ranking](subject.model, task, start=len(subject.prefix))
+
+    how = {"functions": list(subjects)} if ranking == "probe" else {"ablated": settings.ablated}
+    return {
+        name: kept.unit(("scores", ranking, name), subject, partial(make, subject), kind=Scores, **how)
+        for name, subject in subjects.items()
+    }
 
 
-def _sweep(run: Run, ranking: str, subject: Subject, scores: Scores, k: int, settings: Settings) -> dict[str, Any]:
+def _sweep(kept: Kept, ranking: str, subject: Subject, scores: Scores, k: int) -> dict[str, Any]:
+    settings = kept.settings
     choice = choose(scores, k, draws=settings.draws, seed=settings.seed)
     title = f"{subject.name}: {k} heads masked, {ranking}"
 
@@ -264,33 +231,30 @@ def _sweep(run: Run, ranking: str, subject: Subject, scores: Scores, k: int, set
         texts = subject.masked_texts([choice.top, *choice.random], settings.factor, title)
         return {"k": k, "top_heads": choice.top, "random_heads": choice.random, "top": texts[0], "random": texts[1:]}
 
-    return json_unit(run, f"masked-{ranking}-{subject.name}-{k}.json", make)
+    return kept.unit(("masked", ranking, subject.name, k), subject, make, draws=settings.draws, seed=settings.seed)
 
 
-def _cross(
-    run: Run, ranking: str, subject: Subject, scores: dict[str, Scores], k: int, settings: Settings
-) -> dict[str, list[str]]:
+def _cross(kept: Kept, ranking: str, subject: Subject, scores: dict[str, Scores], k: int) -> dict[str, list[str]]:
     def make() -> dict[str, list[str]]:
         sets = [by.ranked()[:k] for by in scores.values()]
-        texts = subject.masked_texts(sets, settings.factor, f"{subject.name}: other functions' heads masked, {ranking}")
-        return dict(zip(scores, texts, strict=True))
+        title = f"{subject.name}: other functions' heads masked, {ranking}"
+        return dict(zip(scores, subject.masked_texts(sets, kept.settings.factor, title), strict=True))
 
-    return json_unit(run, f"cross-{ranking}-{subject.name}-{k}.json", make)
+    return kept.unit(("cross", ranking, subject.name, k), subject, make, functions=list(scores))
 
 
-def _push(run: Run, subject: Subject, scores: Scores, k: int, settings: Settings) -> dict[str, Any]:
+def _push(kept: Kept, subject: Subject, scores: Scores, k: int) -> dict[str, Any]:
+    alphas, steps = kept.settings.alphas, kept.settings.steps
+
     def make() -> dict[str, Any]:
         texts = [answer.text for answer in subject.answers["train"]]
         right = score_answers(texts, [q.answer for q in subject.split.train], texts)["match"]
         about = {"k": k, "right": int(right.sum()), "wrong": int((1 - right).sum())}
-        shifts = pushes(subject.model, states(subject), right, scores.ranked()[:k], settings.alphas)
+        shifts = pushes(subject.model, states(subject), right, scores.ranked()[:k], alphas)
         if shifts is None:
             return {**about, "texts": {}}
-        acting = Interventions(shifts=shifts, steps=settings.steps)  # pyright: ignore[reportArgumentType]
-        said = subject.say("test", acting, f"{subject.name}: {k} heads pushed")
-        return {
-            **about,
-            "texts": {f"{a:g}": [answer.text for answer in s] for a, s in zip(settings.alphas, said, strict=True)},
-        }
+        said = subject.say("test", Interventions(shifts=shifts, steps=steps), f"{subject.name}: {k} heads pushed")
+        by_alpha = zip(alphas, said, strict=True)
+        return {**about, "texts": {f"{alpha:g}": [answer.text for answer in answers] for alpha, answers in by_alpha}}
 
-    return json_unit(run, f"pushed-{subject.name}.json", make)
+    return kept.unit(("pushed", subject.name), subject, make, k=k, alphas=alphas)

@@ -18,14 +18,13 @@ The published numbers are of other models (GPT-2, OLMo-7B, Llama 3), so the two 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from headscope.errors import InputError
 from headscope.methods.gating import preset_of as gate_preset
 from headscope.models import Model, load
 from headscope.records import ROLES, spread
@@ -33,13 +32,20 @@ from headscope.records.files import write_json
 from headscope.report.figures.panels import curve_figures
 from headscope.studies.edges import study_edges
 from headscope.studies.function_tables import study_functions
-from headscope.studies.functions import Settings
-from headscope.studies.heads import Compared, study_heads
+from headscope.studies.heads import study_heads
 from headscope.studies.roles import study_roles
+from headscope.studies.series import Compared
+from headscope.studies.settings import (
+    EdgeSettings,
+    FunctionSettings,
+    HeadSettings,
+    ReproduceSettings,
+    RoleSettings,
+    SparsitySettings,
+)
 from headscope.studies.sparsity import study_sparsity
 from headscope.tasks import make_task
 
-PAIR = ("smollm2-135m", "smollm2-135m-sparse")
 TASKS = ("greater-than", "ioi", "docstring", "ioi-long")
 ROLE_TASKS = ("syntax", "common-sense", "math")
 
@@ -60,11 +66,11 @@ RETRIEVAL = {16: ("0.95", "0.95"), 128: ("near 0", "above 0.75")}
 
 @dataclass(frozen=True)
 class Preset:
-    """What each study is asked for."""
+    """What each study is asked for, besides models and tasks."""
 
     heads: dict[str, Any]
     edges: dict[str, Any]
-    functions: Settings
+    functions: dict[str, Any]
     roles: dict[str, Any]
     windows: int
 
@@ -73,20 +79,21 @@ PRESETS = {
     "quick": Preset(
         heads={"methods": ["attribution"], "n": 8, "draws": 0, "points": 20},
         edges={"methods": ["eap"], "n": 6, "points": 12},
-        functions=Settings(
-            rankings=("attribution",), draws=2, n=8, train=8, ablated=4, shots=2, alphas=(), max_new_tokens=6
-        ),
+        functions={
+            "rankings": ["attribution"], "draws": 2, "n": 8, "train": 8, "ablated": 4, "shots": 2, "alphas": [],
+            "max_new_tokens": 6,
+        },
         roles={"seeds": 1, "preset": "quick", "n": 64, "held_out": 8, "compare": 0},
         windows=16,
     ),
     "full": Preset(
         heads={"methods": ["patching"], "n": 50, "draws": 3},
         edges={"methods": ["eap-ig"], "n": 30},
-        functions=Settings(),
+        functions={},
         roles={"seeds": 3, "preset": "cpu", "n": 64, "held_out": 24, "compare": 8},
         windows=128,
     ),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -125,33 +132,21 @@ class Reproduction:
         }
 
 
-def chosen_figures(only: Sequence[str] | None) -> list[str]:
+def chosen_figures(settings: ReproduceSettings) -> list[str]:
     """The figures asked for; all if none is named."""
-    if unknown := [name for name in only or () if name not in TITLES]:
-        raise InputError(f"Unknown figure {unknown[0]!r}. Known: {', '.join(TITLES)}.")
-    return [name for name in TITLES if not only or name in only]
-
-
-def preset_of(name: str | Preset) -> Preset:
-    if isinstance(name, Preset):
-        return name
-    if name not in PRESETS:
-        raise InputError(f"Unknown preset {name!r}. Known: {', '.join(PRESETS)}.")
-    return PRESETS[name]
+    return [name for name in TITLES if not settings.only or name in settings.only]
 
 
 def reproduce(
-    models: Sequence[str] = PAIR, *, out: Path, preset: str | Preset = "quick", only: Sequence[str] | None = None,
-    comet: str = "auto", formats: Iterable[str] = ("png", "svg", "pdf"),
+    settings: ReproduceSettings, *, out: Path, how: Preset | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Reproduction:  # fmt: skip
     """Run the studies behind the figures, or go on with them, in folders below `out`.
 
-    models: the dense model first, its sparse variant second (further ones are more series). only: figures to draw.
-    say: called with a line before each study.
+    how: what to ask of each study, if not what the preset of that name does. say: called with a line before each study.
     """
-    began, how, wanted = time.monotonic(), preset_of(preset), chosen_figures(only)
-    parts = _Parts(list(models), out, how, list(formats), comet)
+    began, wanted = time.monotonic(), chosen_figures(settings)
+    parts = _Parts(settings, out, how or PRESETS[settings.preset])
     figures, numbers = [], []
     for name, ids in STUDIES.items():
         if asked := [figure for figure in wanted if figure in ids]:
@@ -160,7 +155,8 @@ def reproduce(
             figures += made
             numbers += found
     whole = Reproduction(out, figures, numbers, time.monotonic() - began)
-    about = {"command": "reproduce", "preset": preset if isinstance(preset, str) else "own", "models": list(models)}
+    preset = settings.preset if how is None else "own"
+    about = {"command": "reproduce", "preset": preset, "models": list(settings.models)}
     write_json(out / "reproduce.json", {**about, **whole.as_dict()})
     return whole
 
@@ -174,11 +170,17 @@ STUDIES = {
 class _Parts:
     """One method per study: which figures it gave, and its rows of the table."""
 
-    models: list[str]
+    settings: ReproduceSettings
     out: Path
     how: Preset
-    formats: list[str]
-    comet: str
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return self.settings.models
+
+    @property
+    def common(self) -> dict[str, Any]:
+        return {"formats": self.settings.formats}
 
     def figure(self, id: str, run: str, image: str) -> Figure:
         return Figure(id, TITLES[id], run, f"{run}/{image}.png")
@@ -186,10 +188,8 @@ class _Parts:
     def heads(self, asked: list[str]) -> tuple[list[Figure], list[Number]]:
         rankings = {"000": "task", "001": "prompt"}
         run = "heads" if len(asked) > 1 else f"heads-{asked[0]}"
-        study = study_heads(
-            self.models, list(TASKS), out=self.out / run, rankings=[rankings[id] for id in asked],
-            formats=self.formats, **self.how.heads,
-        )  # fmt: skip
+        how = {"rankings": [rankings[id] for id in asked], **self.how.heads, **self.common}
+        study = study_heads(HeadSettings(models=self.models, tasks=TASKS, **how), out=self.out / run)
         figures, numbers = [], []
         image_of = {c.settings["ranking"]: name for name, part in curve_figures(study.curves).items() for c in part}
         for id in asked:
@@ -199,7 +199,8 @@ class _Parts:
         return figures, numbers
 
     def edges(self, asked: list[str]) -> tuple[list[Figure], list[Number]]:
-        study = study_edges(self.models, list(TASKS), out=self.out / "edges", formats=self.formats, **self.how.edges)
+        settings = EdgeSettings(models=self.models, tasks=TASKS, **self.how.edges, **self.common)
+        study = study_edges(settings, out=self.out / "edges")
         numbers = self._ratios("002", study.multipliers, "edges, dense / sparse", study.curves[0].settings["n"])
         return [self.figure("002", "edges", "curves")], numbers
 
@@ -215,22 +216,22 @@ class _Parts:
         return numbers
 
     def functions(self, asked: list[str]) -> tuple[list[Figure], list[Number]]:
-        study = study_functions(
-            self.models[0], self.out / "functions", self.how.functions, comet=self.comet, formats=self.formats
+        settings = FunctionSettings(
+            model=self.models[0], comet=self.settings.comet, **self.how.functions, **self.common
         )
-        ranking, numbers = self.how.functions.rankings[-1], []
+        study = study_functions(settings, out=self.out / "functions")
+        ranking, numbers = settings.rankings[-1], []
         for row in study.sweep:
             if row["function"] == "retrieval" and row["ranking"] == ranking and row["k"] in RETRIEVAL:
                 for which, published in zip(("top", "random"), RETRIEVAL[row["k"]], strict=True):
                     what = f"retrieval: accuracy, {row['k']} {which.capitalize()}K heads masked"
-                    setting = f"{self.models[0]}, {ranking}; {self.how.functions.n} questions"
+                    setting = f"{self.models[0]}, {ranking}; {settings.n} questions"
                     numbers.append(Number("003", what, published, f"{row[f'{which}_accuracy']:.2f}", setting))
         return [self.figure("003", "functions", f"functions-{ranking}")], numbers
 
     def roles(self, asked: list[str]) -> tuple[list[Figure], list[Number]]:
-        study = study_roles(
-            self.models[:1], list(ROLE_TASKS), out=self.out / "roles", formats=self.formats, **self.how.roles
-        )
+        settings = RoleSettings(models=self.models[:1], tasks=ROLE_TASKS, **self.how.roles, **self.common)
+        study = study_roles(settings, out=self.out / "roles")
         numbers = []
         for roles in study.roles:
             shares = spread(roles)
@@ -243,10 +244,11 @@ class _Parts:
     def sparsity(self, asked: list[str]) -> tuple[list[Figure], list[Number]]:
         if len(self.models) < 2:
             return [], []
+        dense, sparse, *_ = self.models
+        how = {"windows": self.how.windows, "n": self.how.heads["n"], **self.common}
         report = study_sparsity(
-            self.models[0], self.models[1], out=self.out / "sparsity", tasks=list(TASKS), count=self.how.windows,
-            n=self.how.heads["n"], formats=self.formats,
-        )  # fmt: skip
+            SparsitySettings(dense=dense, sparse=sparse, tasks=TASKS, **how), out=self.out / "sparsity"
+        )
         lost = "{mean:+.3f} [{low:+.3f}, {high:+.3f}]".format(**report["ce above dense"])
         setting = f"{report['sparse']}, {self.how.windows} windows of 64 tokens"
         numbers = [
@@ -256,15 +258,15 @@ class _Parts:
         return [self.figure("sparse", "sparsity", "attention")], numbers
 
 
-def estimate(models: Sequence[str], preset: str | Preset, only: Sequence[str] | None = None) -> float:
+def estimate(settings: ReproduceSettings, how: Preset | None = None) -> float:
     """About how many seconds the studies will take: tokens to run, times one timed forward pass of the first model.
 
     What a study costs in passes over its prompts is known from the benchmarks, not measured anew; heads and edges of
     all models, functions and roles of the first one.
     """
-    how, wanted, model = preset_of(preset), chosen_figures(only), load(models[0])
+    how, wanted, model = how or PRESETS[settings.preset], chosen_figures(settings), load(settings.models[0])
     total = 0.0
-    heads, count = model.n_layers * model.n_heads, len(models)
+    heads, count = model.n_layers * model.n_heads, len(settings.models)
     rankings = len({"000", "001"} & set(wanted))
     if rankings:
         scoring = 0.3 * heads if "patching" in how.heads["methods"] else 3
@@ -274,7 +276,7 @@ def estimate(models: Sequence[str], preset: str | Preset, only: Sequence[str] | 
         scoring = 14 if "eap-ig" in how.edges["methods"] else 4
         total += count * _tokens(model, TASKS) * how.edges["n"] * (scoring + 10 * how.edges.get("points", 31))
     if "003" in wanted:
-        s = how.functions
+        s = FunctionSettings(model=model.name, **how.functions)
         variants = len(s.rankings) * (len(s.ks) * (1 + s.draws) + 4) + len(s.alphas)
         total += 4 * (s.n * variants * 50 + s.train * 100 + s.ablated * 500 * len(s.rankings))
     if "004" in wanted:

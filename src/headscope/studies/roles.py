@@ -13,8 +13,9 @@ Every record is a unit of the run folder, and a fit keeps a checkpoint: a killed
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -23,14 +24,15 @@ import numpy as np
 
 from headscope.errors import InputError
 from headscope.methods.contrastive import Contrast, contrastive
-from headscope.methods.gating import gating, preset_of
-from headscope.models import Model, load
+from headscope.methods.gating import gating
 from headscope.records import ROLES, Ablation, Check, Roles, Scores, against_patching, agreement, head_name, spread
-from headscope.report.figures.panels import FORMATS
 from headscope.report.figures.roles import ablation_grid, role_map, score_distributions
 from headscope.roles import ablate, head_effects
-from headscope.runs.run import Run
-from headscope.studies.heads import checked, describe, distinct, file_hashes, save_figures, unit, write_tables
+from headscope.runs.names import file_names, short_hash
+from headscope.runs.run import Run, open_run
+from headscope.studies.series import save_figures, write_tables
+from headscope.studies.settings import RoleSettings
+from headscope.studies.subjects import Subject, content_hash, subjects
 from headscope.tasks import Task, make_task
 
 # Every k of the paper's figure; the quick preset runs some of them.
@@ -80,59 +82,49 @@ def curve_at(ablation: Ablation, role: str) -> dict[str, list[float]]:
     return {"mean": by_seed.mean(0).tolist(), "low": by_seed.min(0).tolist(), "high": by_seed.max(0).tolist()}
 
 
-def study_roles(
-    models: list[str], tasks: list[str], *, out: Path, seeds: int = 3, preset: str = "cpu", n: int = 64,
-    held_out: int = 24, compare: int = 8, forget: str | None = None, seed: int = 0,
-    formats: Iterable[str] = ("png", "svg", "pdf"),
-) -> RoleStudy:  # fmt: skip
+def study_roles(settings: RoleSettings, *, out: Path) -> RoleStudy:
     """Run the study, or go on with it, in the folder `out`."""
-    formats = list(formats)
-    preset_of(preset)
-    if unknown := [name for name in formats if name not in FORMATS]:
-        raise InputError(f"Unknown format {unknown[0]!r}. Known: {', '.join(FORMATS)}.")
-    settings = {
-        "models": models, "tasks": tasks, "seeds": seeds, "preset": preset, "n": n, "held_out": held_out,
-        "compare": compare, "seed": seed, **({"forget": forget} if forget else {}), **file_hashes(tasks),
-    }  # fmt: skip
-    run = Run.open(out, command="roles", settings=settings)
-    checks, all_roles, ablations, effects, contrasts = [], [], [], [], []
-    for model, fitted, held, stem in split_subjects(run, models, tasks, n=n, held_out=held_out, seed=seed):
-        found = checked(run, f"check-{stem}.json", model, held)
-        checks.append(found)
-        if not found.usable:
-            continue
-        place = run.path(f".fit-{stem}.safetensors")
-        fit = lambda mo=model, t=fitted, p=place: gating(mo, t, seeds=seeds, preset=preset, checkpoint=p)  # noqa: E731
-        roles = unit(run, f"roles-{stem}", Roles, fit)
-        all_roles.append(roles)
-        points = EVERY_K if preset == "paper" else None
-        make = lambda mo=model, t=held, r=roles, k=points: ablate(mo, t, r, k=k)  # noqa: E731
-        ablations.append(unit(run, f"ablation-{stem}", Ablation, make))
-        if compare:
-            make = lambda mo=model, t=held: head_effects(mo, t.take(slice(compare)))  # noqa: E731
-            effects.append(unit(run, f"effects-{stem}", Scores, make))
-        if forget is not None:
-            other = split(make_task(forget, model.tokenizer, n=n + held_out, seed=seed), held_out)
-            both = {"seeds": seeds, "preset": preset, "held_out": (held, other[1])}
-            make = lambda mo=model, a=fitted, b=other[0], o=both: contrastive(mo, a, b, **o)  # noqa: E731
-            contrasts.append(unit(run, f"contrast-{stem}", Contrast, make))
-    study = RoleStudy(run.folder, checks, all_roles, ablations, effects, contrasts, [])
-    study.figures.extend(_draw(run, study, formats))
-    _write_tables(run, study)
-    run.finish()
+    study = RoleStudy(out, [], [], [], [], [], [])
+    how: dict[str, Any] = {"seeds": settings.seeds, "preset": settings.preset}
+    with open_run(out, settings) as run:
+        for fitted, held in split_subjects(run, settings):
+            model, check = fitted.model, held.check()
+            study.checks.append(check)
+            if not check.usable:
+                continue
+            place = run.path(f".fit-{short_hash(fitted.key)}.safetensors")
+            fit = partial(gating, model, fitted.task, checkpoint=place, **how)
+            roles = fitted.unit("roles", Roles, fit, **how)
+            study.roles.append(roles)
+            points = EVERY_K if settings.preset == "paper" else None
+            make = partial(ablate, model, held.task, roles, k=points)
+            study.ablations.append(held.unit("ablation", Ablation, make, **how))
+            if settings.compare:
+                some = replace(held, task=held.task.take(slice(settings.compare)))
+                study.effects.append(some.unit("effects", Scores, partial(head_effects, model, some.task)))
+            if settings.forget is not None:
+                study.contrasts.append(_contrast(fitted, held, settings, how))
+        study.figures.extend(_draw(run, study, settings))
+        _write_tables(run, study)
+        run.finish()
     return study
 
 
-def split_subjects(
-    run: Run, models: list[str], tasks: list[str], *, n: int, held_out: int, seed: int
-) -> Iterator[tuple[Model, Task, Task, str]]:
-    """Every model on every task: the prompts to fit on, the held-out ones, and the stem of their files."""
-    for name, short in zip(models, distinct(models), strict=True):
-        model = replace(load(name), name=short)
-        run.note_model(name, describe(model))
-        for task_name, title in zip(tasks, distinct(tasks), strict=True):
-            task = replace(make_task(task_name, model.tokenizer, n=n + held_out, seed=seed), name=title)
-            yield model, *split(task, held_out), f"{model.name}-{title}"
+def split_subjects(run: Run, settings: RoleSettings) -> Iterator[tuple[Subject, Subject]]:
+    """Every model on every task, twice: on the prompts to fit on, and on the held-out ones."""
+    n = settings.n + settings.held_out
+    for subject in subjects(run, settings.models, settings.tasks, n=n, seed=settings.seed):
+        fitted, held = (replace(subject, task=part) for part in split(subject.task, settings.held_out))
+        yield fitted, held
+
+
+def _contrast(fitted: Subject, held: Subject, settings: RoleSettings, how: dict[str, Any]) -> Contrast:
+    n = settings.n + settings.held_out
+    other = make_task(settings.forget or "", fitted.model.tokenizer, n=n, seed=settings.seed)
+    forgotten, forgotten_held = split(other, settings.held_out)
+    both = {"held_out": (held.task, forgotten_held), **how}
+    make = partial(contrastive, fitted.model, fitted.task, forgotten, **both)
+    return fitted.unit("contrast", Contrast, make, forget=content_hash(other), **how)
 
 
 def split(task: Task, held_out: int) -> tuple[Task, Task]:
@@ -146,13 +138,14 @@ def split(task: Task, held_out: int) -> tuple[Task, Task]:
     return task.take(slice(cut)), task.take(slice(cut, None))
 
 
-def _draw(run: Run, study: RoleStudy, formats: list[str]) -> list[Path]:
+def _draw(run: Run, study: RoleStudy, settings: RoleSettings) -> list[Path]:
     """The grid first, then the distributions, then a map for each model and task."""
     figures = {"ablation": ablation_grid(study.checks, study.ablations)}
     if study.roles:
         figures["scores"] = score_distributions(study.roles)
-    figures |= {f"map-{r.model}-{r.task}": role_map(r) for r in study.roles}
-    return save_figures(run, figures, formats)
+    names = file_names(("map", r.model, r.task) for r in study.roles)
+    figures |= {names["map", r.model, r.task]: role_map(r) for r in study.roles}
+    return save_figures(run, figures, settings.formats)
 
 
 def _write_tables(run: Run, study: RoleStudy) -> None:

@@ -43,7 +43,7 @@ def collect(folder: Path, room: Room | None = None, within: Path | None = None) 
     return plain(
         {
             "name": folder.name, "folder": shown(folder), "command": manifest["command"], "state": run.state,
-            "line": run.made("manifest.json", lambda: command_line(manifest, folder, threshold=parts.get("threshold"))),
+            "line": run.made("manifest.json", lambda: command_line(manifest, folder)),
             "figure_line": figure_line(folder), "manifest": manifest, "checks": checks or parts.pop("checks", []),
             "notes": run.notes, **parts,
         }

@@ -1,0 +1,45 @@
+"""One process at a time works in a run folder; a second one is told who does."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from headscope.errors import InputError, SetupError
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold the folder for a block. The lock is the operating system's, so it ends with the process that has it, also
+    when that is killed; who has it stands in a file beside it, for people."""
+    lock, holder = FileLock(folder / ".lock"), folder / ".holder.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise InputError(
+            f"{folder} is in use: {_said(holder)}.\nWait until that has ended, or give another --out."
+        ) from None
+    except OSError as error:
+        raise SetupError(f"Cannot write {folder}: {error.strerror}. Choose another place.") from error
+    try:
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        holder.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": now}))
+        yield
+    finally:
+        holder.unlink(missing_ok=True)
+        lock.release()
+
+
+def _said(holder: Path) -> str:
+    try:
+        return "process {pid} on {host} has worked there since {since}".format(**json.loads(holder.read_text()))
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process works there"

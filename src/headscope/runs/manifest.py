@@ -1,0 +1,84 @@
+"""What a run folder says of itself: `manifest.json`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from headscope.errors import InputError
+from headscope.records.files import write_json
+
+# 2: units are kept with their keys, and the command's words are kept.
+FORMAT = 2
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def versions() -> dict[str, str]:
+    found = {}
+    for package in ("headscope", "torch", "transformers", "numpy"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+@dataclass
+class Manifest:
+    """What was asked, of which models, with which versions, how long it took, and which files are whole."""
+
+    command: str
+    settings: dict[str, Any]  # what the numbers depend on: a run is resumed with the very same only
+    shown: dict[str, Any]  # what only figures, tables and the terminal depend on, as last asked
+    words: list[str]  # the command's arguments and options, as one types them
+    models: dict[str, Any]
+    units: dict[str, Any]  # by file: the key of what it holds, and the SHA-256 of its bytes
+    files: list[str]
+    timings: dict[str, Any]
+    started: str = field(default_factory=now)
+    finished: str = ""
+    versions: dict[str, Any] = field(default_factory=versions)
+    format: int = FORMAT
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """The manifest of a folder; what is none, or of another format, is told."""
+        path = folder / "manifest.json"
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            if missing := {"command", "settings", "models", "files"} - found.keys():
+                raise ValueError(f"it has no {', '.join(sorted(missing))}")
+        except (OSError, ValueError, AttributeError) as error:
+            raise InputError(f"{path} is not the manifest of a run: {error}.") from error
+        if (written := found.get("format")) != FORMAT:
+            newer = isinstance(written, int) and written > FORMAT
+            raise InputError(
+                f"{folder} was written by {'a newer' if newer else 'an earlier'} version of Headscope (format "
+                f"{written}; this one has {FORMAT}). {'Update Headscope' if newer else 'Make the run again'}, or give "
+                "another folder."
+            )
+        kinds = {"settings": dict, "shown": dict, "models": dict, "units": dict, "timings": dict, "files": list}
+        known = {f.name: found[f.name] for f in fields(cls) if f.name in found}
+        lacking = [f.name for f in fields(cls) if f.default is f.default_factory is MISSING and f.name not in found]
+        odd = [*lacking, *(name for name, kind in kinds.items() if not isinstance(known.get(name), kind))]
+        if odd or not isinstance(known["command"], str):
+            raise InputError(f"{path} is not the manifest of a run: its {[*odd, 'command'][0]} cannot be read.")
+        return cls(**known)
+
+    def write(self, folder: Path) -> None:
+        write_json(folder / "manifest.json", self.as_dict())
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if name != "finished" or value}
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest as a plain dict, for those who show it."""
+    return Manifest.read(folder).as_dict()

@@ -1,0 +1,223 @@
+"""What a study is asked for: one frozen record of options, each with its line of help. The command line's options, the
+run's identity, its default folder, the printed command and the documents' tables all follow from the record.
+
+    @dataclass(frozen=True, kw_only=True)
+    class HeadSettings(Settings):
+        command = "heads"
+        models: tuple[str, ...] = argument("Built-in names, folders, GGUF files or hub ids.")
+        n: int = option(100, "Prompt pairs per task.", short="-n", min=1)
+        fill: Literal["corrupt", "mean"] = option("corrupt", "What replaces a head that is not kept.")
+        threshold: float = option(0.9, "Explained effect at which curves are compared.", identity=False)
+
+Nothing here imports typer, NumPy or torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from types import UnionType
+from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
+
+from headscope.errors import InputError
+from headscope.runs.names import file_name, short_hash
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option as its field says it."""
+
+    help: str
+    flag: str = ""  # "--n"; by default after the field; arguments have none
+    short: str = ""
+    argument: bool = False
+    identity: bool = True  # whether the numbers depend on it; otherwise a resumed run may be given another
+    terminal: bool = False  # changes what is printed, and nothing in the folder
+    files: Literal["", "files", "folders"] = ""  # may name such, whose content is then part of the identity
+    empty: bool = False  # a list that may be empty
+    required: bool = False  # on the command line, though it has a default
+    min: float | None = None
+    max: float | None = None
+    above: float | None = None
+    noun: str = ""  # what one value is called in messages; by default after the flag
+    check: Callable[[Any], None] | None = None  # refuses a value
+    # From the field itself:
+    name: str = ""
+    default: Any = ...  # none: it must be given
+    kind: Any = str  # int, float, bool or str
+    many: bool = False  # a tuple of these
+    known: tuple[str, ...] = ()  # of a Literal
+
+    @property
+    def title(self) -> str:
+        return self.name if self.argument else self.flag
+
+    def text(self, value: Any) -> str:
+        """A value as one types it."""
+        return ",".join(map(str, value)) if self.many else str(value)
+
+    def read(self, text: Any) -> Any:
+        """The value that was typed."""
+        if not self.many or not isinstance(text, str):
+            return text
+        words = [word.strip() for word in text.split(",") if word.strip()]
+        try:
+            return tuple(self.kind(word) for word in words)
+        except ValueError:
+            example = self.text(self.default) if self.default is not ... else "1,2"
+            raise InputError(f"{self.flag}: expected numbers such as {example}, found {text!r}.") from None
+
+    def refuse(self, value: Any) -> None:
+        """Say what is wrong with a value, if anything is."""
+        if self.many and not value and not self.empty:
+            raise InputError(f"{self.title} is empty. Give one or more names, separated by commas.")
+        for one in value if self.many else [] if value is None else [value]:
+            if self.known and one not in self.known:
+                raise InputError(f"Unknown {self.noun} {one!r}. Known: {', '.join(self.known)}.")
+            if self.above is not None and not one > self.above:
+                raise InputError(f"{self.title} must be above {self.above:g}, found {one}.")
+            if self.min is not None and one < self.min:
+                raise InputError(f"{self.title} must be at least {self.min:g}, found {one}.")
+            if self.max is not None and one > self.max:
+                raise InputError(f"{self.title} must be at most {self.max:g}, found {one}.")
+            if self.check is not None:
+                self.check(one)
+
+    def words(self, value: Any) -> list[str]:
+        """The value as words of a command; none for what need not be said."""
+        if self.argument:
+            return list(map(str, value)) if self.many else [str(value)]
+        if value is None or value is False or (value == self.default and not (self.identity and value not in ((), ""))):
+            return []
+        return [self.flag] if value is True else [self.flag, self.text(value)]
+
+
+def option(default: Any = ..., help: str = "", **about: Any) -> Any:
+    """A field that is an option; without a default it must be given."""
+    about = {"identity": not about.get("terminal"), **about}
+    return dataclasses.field(default=MISSING if default is ... else default, metadata={"option": Option(help, **about)})
+
+
+def argument(help: str, default: Any = ..., **about: Any) -> Any:
+    """A field that is an argument: it has no flag."""
+    return option(default, help, argument=True, **about)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What all records of settings can do; their fields are made by `option` and `argument`."""
+
+    command: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        for one in options(type(self)):
+            value = getattr(self, one.name)
+            if one.many:
+                object.__setattr__(self, one.name, value := tuple(value))
+            one.refuse(value)
+
+    @classmethod
+    def read(cls, typed: Mapping[str, Any]) -> Self:
+        """The record of what was typed, by the fields' names."""
+        return cls(**{one.name: one.read(typed[one.name]) for one in options(cls) if one.name in typed})
+
+    def identity(self) -> dict[str, Any]:
+        """What the numbers depend on: the settings themselves, and the content of the files that they name."""
+        kept = {one.name: _plain(getattr(self, one.name)) for one in options(type(self)) if one.identity}
+        return kept | {f"sha256 of {name}": digest for name, digest in self._hashes()}
+
+    def asked(self) -> dict[str, Any]:
+        """What a run folder keeps of its settings."""
+        known = options(type(self))
+        return {
+            "command": self.command,
+            "settings": self.identity(),
+            "shown": {one.name: _plain(getattr(self, one.name)) for one in known if not one.identity},
+            "words": [word for one in known if not one.terminal for word in one.words(getattr(self, one.name))],
+        }
+
+    def folder(self) -> Path:
+        """Where a run of these settings goes if nobody says: one folder for each identity."""
+        given = [getattr(self, one.name) for one in options(type(self)) if one.argument]
+        names = [Path(name).name for value in given for name in (value if isinstance(value, tuple) else [value])]
+        return Path("runs") / f"{file_name(self.command, *names)}-{short_hash([version('headscope'), self.identity()])}"
+
+    def _hashes(self) -> Iterator[tuple[str, str]]:
+        """SHA-256 of every file (or of all files in a folder) behind an option, by the path as it was given."""
+        for one in options(type(self)):
+            value = getattr(self, one.name) if one.files else None
+            for name in value if isinstance(value, tuple) else (value or "").split(","):
+                path = Path(name.strip())
+                if path.is_file():
+                    yield str(path), _sha256([path])
+                elif one.files == "folders" and name.strip() and path.is_dir():
+                    yield str(path), _sha256(sorted(file for file in path.rglob("*") if file.is_file()))
+
+
+def _sha256(files: list[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.name} {file.stat().st_size}\0".encode() if len(files) > 1 else b"")
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Printed(Settings):
+    """Settings of a command that prints tables."""
+
+    as_json: bool = option(False, "Print one JSON document instead of tables.", flag="--json", terminal=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn(Printed):
+    """Settings of a command that draws figures too."""
+
+    formats: tuple[Literal["png", "svg", "pdf"], ...] = option(
+        ("png", "svg", "pdf"), "Figure formats: png, svg, pdf.", flag="--format", identity=False
+    )
+
+
+@cache
+def options(record: type[Settings]) -> tuple[Option, ...]:
+    """The options of a record: arguments and what must be given, then its own, then those of what it builds on."""
+    hints, found = get_type_hints(record), {f.name: f for f in dataclasses.fields(record)}
+    owned = [name for owner in record.__mro__ for name in vars(owner).get("__annotations__", {}) if name in found]
+    made = [_option(found[name], hints[name]) for name in dict.fromkeys(owned)]
+    return tuple(sorted(made, key=lambda one: (not one.argument, one.default is not ...)))
+
+
+def _option(field: dataclasses.Field, hint: Any) -> Option:
+    about: Option = field.metadata["option"]
+    many = get_origin(hint) is tuple
+    inner = get_args(hint)[0] if many else hint
+    if get_origin(inner) is UnionType:
+        inner = next(kind for kind in get_args(inner) if kind is not type(None))
+    known = tuple(map(str, get_args(inner))) if get_origin(inner) is Literal else ()
+    flag = "" if about.argument else about.flag or f"--{field.name.replace('_', '-')}"
+    default = ... if field.default is MISSING else field.default
+    return dataclasses.replace(
+        about, name=field.name, default=default, kind=str if known else inner, many=many, known=known, flag=flag,
+        noun=about.noun or flag.strip("-") or field.name, empty=about.empty or default == (),
+    )  # fmt: skip
+
+
+def table(record: type[Settings]) -> str:
+    """The options of a record as a table in Markdown."""
+    rows = ["| option | default | what it is |", "|---|---|---|"]
+    for one in options(record):
+        called = (
+            f"`{one.name.upper()}`" if one.argument else f"`{one.flag}`" + (f", `{one.short}`" if one.short else "")
+        )
+        unsaid = any(one.default is nothing for nothing in (..., None, False)) or one.default in ("", ())
+        rows.append(f"| {called} | {'' if unsaid else f'`{one.text(one.default)}`'} | {one.help} |")
+    return "\n".join(rows)
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
