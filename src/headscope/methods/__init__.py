@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headscope.errors import InputError
 from headscope.methods.ablation import ablation
 from headscope.methods.attribution import attribution
 from headscope.methods.attribution_ig import attribution_ig
@@ -21,7 +20,7 @@ from headscope.records import EdgeScores, Scores
 
 __all__ = [
     "EDGE_METHODS", "METHODS", "ablation", "attribution", "attribution_ig", "contrastive", "eap", "eap_ig",
-    "edge_method", "edge_patching", "edge_random", "gating", "gradient", "method", "patching", "random",
+    "edge_patching", "edge_random", "gating", "gradient", "patching", "random",
 ]  # fmt: skip
 
 METHODS: dict[str, Callable[..., Scores]] = {
@@ -40,17 +39,3 @@ EDGE_METHODS: dict[str, Callable[..., EdgeScores]] = {
     "patching": edge_patching,
     "random": edge_random,
 }
-
-
-def method(name: str) -> Callable[..., Scores]:
-    """The method called `name`."""
-    if name not in METHODS:
-        raise InputError(f"Unknown method {name!r}. Known: {', '.join(METHODS)}.")
-    return METHODS[name]
-
-
-def edge_method(name: str) -> Callable[..., EdgeScores]:
-    """The method for edges called `name`."""
-    if name not in EDGE_METHODS:
-        raise InputError(f"Unknown method {name!r} for edges. Known: {', '.join(EDGE_METHODS)}.")
-    return EDGE_METHODS[name]

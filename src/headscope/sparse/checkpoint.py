@@ -117,7 +117,7 @@ def open_checkpoint(folder: Path, model: Model, settings: Settings) -> Iterator[
         yield Checkpoint(folder, model, settings)
         return
     with open_run(folder, settings) as run:
-        run.note_model(settings.model or model.name, model.describe())
+        run.note_model(settings.model, model.describe())
         checkpoint = Checkpoint(folder, model, settings)
         checkpoint.run = run
         yield checkpoint

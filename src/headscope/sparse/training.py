@@ -20,6 +20,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,8 @@ def sparsify(model: Model, *, out: str | Path, settings: Settings | None = None,
     Returns the history: a row per evaluation. `options` are the fields of `Settings`: text="self", steps=1000, ...
     A run that was stopped goes on from its last checkpoint in `out`.
     """
-    settings = settings or Settings(model=model.name, **options)
+    settings = settings or Settings(**options)
+    settings = replace(settings, model=settings.model or model.name)
     _refuse(model)
     with open_checkpoint(Path(out), model, settings) as checkpoint:
         if not checkpoint.finished:

@@ -74,7 +74,7 @@ def study_heads(settings: HeadSettings, *, out: Path) -> HeadStudy:
                     curves.append(subject.unit("curve", Curve, make, method=method.label, named=[ranking], **how))
             if shows_patterns(model, task):
                 subject.unit("attention", Attention, partial(attention_of, model, task))
-            if settings.draws and "random" not in settings.methods:
+            if settings.draws and not any(method.score is METHODS["random"] for method in methods):
                 how = {"draws": settings.draws, **kept}
                 bands.append(subject.unit("band", Curve, partial(random_band, model, task, **how), **how))
         compared = compare(curves, settings.threshold)
