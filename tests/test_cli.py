@@ -49,6 +49,10 @@ FLAGS = {
         "--held-out --every --checkpointing --seed --format --json --out -o"
     ),
     "sparsify-report": "dense sparse --task --text --windows --length --n --seed --format --json --out -o",
+    "sparsity-frontier": (
+        "dense trained --task -t --heads-by --edges-by --text --windows --length --threshold --n -n --seed --format "
+        "--json --out -o"
+    ),
     "merge": "adapter base --out -o",
     "report": "runs --out -o --title",
     "view": "folder --port",

@@ -99,6 +99,15 @@ def test_the_rule_itself(part: str, line: str, goes_up: bool):
     assert any(wrong(part, other) for other in imports(line, f"headscope.{part}.x")) == goes_up
 
 
+def test_no_study_is_the_library_of_another():
+    """What they share has modules of its own; only `reproduce` calls them all."""
+    studies = {"heads", "edges", "roles", "functions", "sparsity"}
+    for study in studies:
+        tree = ast.parse((ROOT / "studies" / f"{study}.py").read_text())
+        named = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        assert not named & {f"headscope.studies.{other}" for other in studies - {study}}
+
+
 def modules_after(script: str) -> set[str]:
     """The top-level modules that a fresh interpreter has imported after a script."""
     ending = (

@@ -301,7 +301,7 @@ def test_the_printed_command_parses_to_the_settings(settings):
     group: Any = typer.main.get_command(app)
     typed = group.commands[words[1]].make_context(words[1], words[2:]).params
     assert str(typed.pop("to")) == "runs/x y"
-    assert type(settings).read(typed) == settings
+    assert type(settings)(**typed) == settings
 
 
 def test_a_command_nobody_knows_is_not_invented(tmp_path):

@@ -111,6 +111,11 @@ def test_files_behind_options_are_part_of_the_identity(tmp_path: Path):
         assert before != after.identity(), after.command
 
 
+def test_several_values_may_be_typed():
+    typed: dict[str, Any] = {"models": "a, b", "tasks": ["ioi"]}
+    assert studies.HeadSettings(**typed) == studies.HeadSettings(models=("a", "b"), tasks=("ioi",))
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

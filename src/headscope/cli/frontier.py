@@ -12,6 +12,10 @@ from headscope.cli.options import add_study
 from headscope.studies.settings import FrontierSettings
 
 
+def register(app: typer.Typer) -> None:
+    add_study(app, FrontierSettings, sparsity_frontier)
+
+
 def sparsity_frontier(settings: FrontierSettings, folder: Path) -> None:
     """What a model loses, and how small its circuits get, as its attention edges close.
 
@@ -20,7 +24,6 @@ def sparsity_frontier(settings: FrontierSettings, folder: Path) -> None:
     Example: `headscope sparsity-frontier nano sparse --task ioi`
     """
     from headscope.progress import shown
-    from headscope.records import Needed
     from headscope.studies.frontier import study_frontier
 
     with shown():
@@ -31,14 +34,16 @@ def sparsity_frontier(settings: FrontierSettings, folder: Path) -> None:
     columns = ("Point", "Open edges", "per query", "Nats above dense", "Task", "Accuracy", "Heads", "Edges")
     table = Table(*columns, title=f"{settings.dense}: from dense to sparse, and what explains {settings.threshold:.0%}")
     for row in found.rows:
-        needs = (Needed(row[what], row[f"{what}_low"], row[f"{what}_high"]) for what in ("heads", "edges"))
         table.add_row(
             row["point"], f"{row['connectivity']:.2%}", f"{row['edges_per_query']:.2f}",
-            f"{row['ce_above_dense']:+.4f}", row["task"], f"{row['accuracy']:.3f}", *map(str, needs),
+            f"{row['ce_above_dense']:+.4f}", row["task"], f"{row['accuracy']:.3f}", _count(row, "heads"),
+            _count(row, "edges"),
         )  # fmt: skip
     out.print(table)
     out.print(f"Everything: {folder}", soft_wrap=True, highlight=False)
 
 
-def register(app: typer.Typer) -> None:
-    add_study(app, FrontierSettings, sparsity_frontier)
+def _count(row: dict, what: str) -> str:
+    from headscope.records import Needed
+
+    return str(Needed(row[what], row[f"{what}_low"], row[f"{what}_high"]))

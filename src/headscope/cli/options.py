@@ -21,7 +21,7 @@ def add_study(app: typer.Typer, record: type[S], run: Callable[[S, Path], None],
 
     def call(**typed: Any) -> None:
         folder = typed.pop("to", None)
-        settings = record.read(typed)
+        settings = record(**typed)
         run(settings, folder or settings.folder())
 
     parameters = [_parameter(one) for one in options(record)]

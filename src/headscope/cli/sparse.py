@@ -39,9 +39,10 @@ def sparsify(settings: Settings, folder: Path) -> None:
     table = Table(*columns, title=f"{settings.model} made sparse")
     picked = history if len(history) <= 12 else [history[i * (len(history) - 1) // 11] for i in range(12)]
     for row in picked:
+        per_query = row["connectivity"] * (settings.length + 1) / 2
         table.add_row(
-            f"{row['step']:.0f}", f"{row['connectivity']:.2%}", f"{row['edges_per_query']:.2f}",
-            f"{row['ce']:.4f}", f"{row['dense_ce']:.4f}", f"{row['kl']:.4f}", f"{row['train']:.4f}",
+            f"{row['step']:.0f}", f"{row['connectivity']:.2%}", f"{per_query:.2f}", f"{row['ce']:.4f}",
+            f"{row['dense_ce']:.4f}", f"{row['kl']:.4f}", f"{row['train']:.4f}",
             f"{row['strength']:.3g}",
         )  # fmt: skip
     out.print(table)

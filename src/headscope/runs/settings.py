@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from types import UnionType
-from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from headscope.errors import InputError
 from headscope.runs.names import file_name, short_hash
@@ -61,16 +61,16 @@ class Option:
         """A value as one types it."""
         return ",".join(map(str, value)) if self.many else str(value)
 
-    def read(self, text: Any) -> Any:
-        """The value that was typed."""
-        if not self.many or not isinstance(text, str):
-            return text
-        words = [word.strip() for word in text.split(",") if word.strip()]
+    def read(self, given: Any) -> Any:
+        """The value as the record keeps it: several are a tuple, typed between commas or not."""
+        if not self.many:
+            return given
+        words = [word.strip() for word in given.split(",") if word.strip()] if isinstance(given, str) else given
         try:
             return tuple(self.kind(word) for word in words)
         except ValueError:
-            example = self.text(self.default) if self.default is not ... else "1,2"
-            raise InputError(f"{self.flag}: expected numbers such as {example}, found {text!r}.") from None
+            example = "1,2" if self.default is ... else self.text(self.default)
+            raise InputError(f"{self.flag}: expected numbers such as {example}, found {given!r}.") from None
 
     def refuse(self, value: Any) -> None:
         """Say what is wrong with a value, if anything is."""
@@ -116,15 +116,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         for one in options(type(self)):
-            value = getattr(self, one.name)
-            if one.many:
-                object.__setattr__(self, one.name, value := tuple(value))
+            value = one.read(getattr(self, one.name))
+            object.__setattr__(self, one.name, value)
             one.refuse(value)
-
-    @classmethod
-    def read(cls, typed: Mapping[str, Any]) -> Self:
-        """The record of what was typed, by the fields' names."""
-        return cls(**{one.name: one.read(typed[one.name]) for one in options(cls) if one.name in typed})
 
     def identity(self) -> dict[str, Any]:
         """What the numbers depend on: the settings themselves, and the content of the files that they name."""

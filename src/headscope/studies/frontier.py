@@ -47,28 +47,25 @@ class Frontier:
 
 def study_frontier(settings: FrontierSettings, *, out: Path) -> Frontier:
     """Measure the points of a run of `sparsify`, or go on with it, in the folder `out`."""
-    scoring = {
-        "heads": (*chosen_methods([settings.heads_by], METHODS), Scores),
-        "edges": (*chosen_methods([settings.edges_by], EDGE_METHODS), EdgeScores),
-    }
-    points = _points(Path(settings.trained))
-    rows = []
+    (by_heads,) = chosen_methods([settings.heads_by], METHODS)
+    (by_edges,) = chosen_methods([settings.edges_by], EDGE_METHODS, " for edges", reserved=["split"])
+    kinds = (("heads", by_heads, Scores), ("edges", by_edges, EdgeScores))
+    points, rows = _points(Path(settings.trained)), []
     with open_run(out, settings) as run:
         base = load(settings.dense)
-        text = {"count": settings.windows, "length": settings.length, "seed": settings.seed}
-        ids_NT = windows(base, settings.text, **text)
         for name, folder in [("dense", None), *points]:
             model = replace(base if folder is None else load(folder, base=settings.dense), name=name)
             facts = model.describe()
-            run.note_model(name, facts)
-            known = {"name": name, "sha256": facts["sha256"]}
-            loss = run.unit(("loss", name), partial(_loss, model, base, ids_NT), model=known, settings=text)
+            run.note_model(settings.dense if folder is None else name, facts)
+            about = {"name": name, "sha256": facts["sha256"]}
+            loss = run.unit(("loss", name), partial(_loss, model, base, settings), model=about)
             for task_name in settings.tasks:
                 task = make_task(task_name, model.tokenizer, n=settings.n, seed=settings.seed)
                 subject = Subject(run, model, facts["sha256"], task)
                 row = {"point": name, **loss, "task": task_name, "accuracy": subject.check().accuracy}
-                for what, (method, kind) in scoring.items():
-                    scores = subject.unit(f"{what}-scores", kind, partial(method, model, task), method=method.label)
+                for what, method, kind in kinds:
+                    score = partial(method, model, task)
+                    scores = subject.unit(f"{what}-scores", kind, score, method=method.label)
                     curve = subject.unit(what, Curve, partial(sweep, model, task, scores), method=method.label)
                     need = needed(curve, threshold=settings.threshold)
                     row |= {what: need.k, f"{what}_low": need.low, f"{what}_high": need.high}
@@ -92,7 +89,8 @@ def _points(trained: Path) -> list[tuple[str, Path]]:
     return found
 
 
-def _loss(model: Model, base: Model, ids_NT: Any) -> dict[str, float]:
+def _loss(model: Model, base: Model, settings: FrontierSettings) -> dict[str, float]:
+    ids_NT = windows(base, settings.text, count=settings.windows, length=settings.length, seed=settings.seed)
     found = measured(model.hf, base.hf, ids_NT, 16)
     share = found.get("connectivity", 1.0)
     return {

@@ -165,14 +165,14 @@ class SparsitySettings(Drawn):
 class FrontierSettings(Drawn):
     command = "sparsity-frontier"
     dense: str = argument("The dense model.")
-    trained: str = argument("The folder that `headscope sparsify` wrote.", files="folders")
+    trained: str = argument("The folder that `headscope sparsify` wrote.")
     tasks: tuple[str, ...] = option(help=TASK, flag="--task", short="-t", files="files", check=known_task)
     heads_by: str = option("patching", "Method that ranks heads.")
     edges_by: str = option("eap-ig", "Method that ranks edges.")
-    text: str = option("self", TEXT, files="folders")
+    text: str = option("self", "Text for the losses: `self`, a file, a folder, a data set.", files="folders")
     windows: int = option(64, "Windows of text.", min=1)
     length: int = option(64, "Tokens in a window.", min=2)
-    threshold: float = option(0.9, "Explained effect at which heads and edges are counted.", identity=False)
+    threshold: float = option(0.9, "Explained effect at which curves are compared.", identity=False)
     n: int = option(50, "Prompt pairs per task.", short="-n", min=1)
     seed: int = option(1, "Seed of text and prompts; not the one of the training.")
 
