@@ -205,8 +205,8 @@ def test_a_metric_is_one_entry(models, monkeypatch):
 @pytest.mark.parametrize(
     ("metric", "message"),
     [
-        (lambda logits, asked: logits.mean(), r"expected a tensor with a number per prompt, \(1,\), found shape \(\)"),
-        (lambda logits, asked: logits[..., 0].argmax(-1), "of torch.int64"),
+        (lambda logits, asked: logits.mean(), r"a number per prompt, \(1,\), found torch.float32 of shape \(\)"),
+        (lambda logits, asked: logits[..., 0].argmax(-1), "found torch.int64"),
         (lambda logits, asked: 3.0, "found float"),
         (lambda logits, asked: logits[:, 0, 0] / 0, "expected finite numbers, found"),
         (lambda logits, asked: logits[:, 0, 0].detach(), "has no gradient"),

@@ -197,7 +197,7 @@ def test_too_few_prompts_say_why():
         (Item("ab", "ac", ("xy",), ("y",), 1), "an answer is not one token"),
         (Item("ab", "ac", ("x",), ("yz",), 1), "an answer is not one token"),
         (Item("ab", "ac", ("th",), ("y",), 1), "an answer is not one token"),
-        (Item("ab", "ac", ("x",), ("y", "x"), 1), "the same token"),
+        (Item("ab", "ac", ("x",), ("y", "x"), 1), "a right and a wrong target are the same"),
     ],
 )
 def test_unusable_pairs_are_turned_down(pair: Item, reason: str):

@@ -21,12 +21,13 @@ from headscope.tasks.metrics import COMPARING, metric_of, name_of
 from headscope.tasks.task import Task
 
 
+@torch.no_grad()
 def check(model: Model, task: Task) -> Check:
     """Run the task's clean and corrupt prompts and say how well the model does it, before anyone studies how."""
     clean, solved = measures(model, task)
     corrupt = float("nan")
     if task.corrupt_ids:
-        run = torch.no_grad()(lambda rows, targets: metrics_of(model, [task.corrupt_rows[i] for i in rows], targets))
+        run = lambda rows, targets: metrics_of(model, [task.corrupt_rows[i] for i in rows], targets)  # noqa: E731
         corrupt = float(per_prompt(model, task, run, f"{model.name} on {task.name}, corrupt").astype(float).mean())
     metric = "target log-prob" if task.targets and task.metric == "log-prob" else name_of(task.metric)
     return Check(model.name, task.name, len(task), float(solved.mean()), metric, float(clean.mean()), corrupt)

@@ -82,26 +82,21 @@ class Targets:
 
     def _checked(self, metric: Metric, logits_BPV: Tensor) -> Tensor:
         """What a metric of the user's gives, or what is wrong with it in one line."""
-        name, wanted = (
-            f"The metric {name_of(self.metric)}",
-            f"expected a tensor with a number per prompt, ({len(self)},)",
-        )
+        name = f"The metric {name_of(self.metric)}"
         try:
             value: Any = metric(logits_BPV, self)
         except Exception as error:
             if isinstance(error, InputError) or out_of_memory(error):
                 raise
             said = (str(error).splitlines() or [""])[0]
-            raise InputError(
-                f"{name} fails on logits {tuple(logits_BPV.shape)}: {type(error).__name__}: {said}"
-            ) from error
-        if not isinstance(value, Tensor):
-            raise InputError(f"{name}: {wanted}, found {type(value).__name__}.")
-        if value.shape != (len(self),) or not value.is_floating_point():
-            raise InputError(f"{name}: {wanted}, found shape {tuple(value.shape)} of {value.dtype}.")
+            raise InputError(f"{name} fails: {type(error).__name__}: {said}") from error
+        if not isinstance(value, Tensor) or value.shape != (len(self),) or not value.is_floating_point():
+            found = (
+                f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            )
+            raise InputError(f"{name}: expected a tensor with a number per prompt, ({len(self)},), found {found}.")
         if not bool(value.isfinite().all()):
-            place = int((~value.isfinite()).int().argmax())
-            raise InputError(f"{name}: expected finite numbers, found {value[place].item()}.")
+            raise InputError(f"{name}: expected finite numbers, found {value[~value.isfinite()][0].item()}.")
         if logits_BPV.requires_grad and not value.requires_grad:
             raise InputError(f"{name} has no gradient, which this method needs: compute it from the logits with torch.")
         return value
@@ -178,7 +173,7 @@ def refuse_unfit(model: Model, task: Task, *, corrupt: bool = False) -> None:
         )
     if corrupt and not task.corrupt_ids:
         raise InputError(
-            f"Task {task.name} has prompts and targets but no corrupt prompts, which this needs.\n"
+            f"Task {task.name} has prompts and targets but no corrupt prompts, which patching and curves need.\n"
             "Use `headscope roles` for it, or a task of pairs."
         )
     if metric in COMPARING and not (task.wrong and all(task.wrong) and max(map(len, task.right)) == 1):

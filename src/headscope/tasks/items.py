@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,12 +26,6 @@ if TYPE_CHECKING:
 
 # Many: of items whose words are of different lengths, few stand beside one of the same length.
 ATTEMPTS = 150
-
-# What a tokenizer makes of an answer depends on the few characters before it: looking answers up behind these
-# instead of the whole prompt lets prompts share the lookup.
-TAIL = 16
-
-SEVERAL = -1
 
 
 @dataclass(frozen=True)
@@ -58,35 +52,13 @@ class Encoded:
     fault: str
 
 
-class Continuations:
-    """Looks up which single token a text becomes after a prompt, SEVERAL where it is not exactly one."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase):
-        refuse_closing_token(tokenizer)
-        self.tokenizer = tokenizer
-        self.known: dict[tuple[str, str], int] = {}
-
-    def learn(self, wanted: Iterable[tuple[str, str]]) -> None:
-        """Encodes the (prompt, text) combinations whose tail has not been met, in one batch."""
-        new = [key for key in {(prompt[-TAIL:], text): None for prompt, text in wanted} if key not in self.known]
-        tails = list(dict.fromkeys(tail for tail, _ in new))
-        ids_of = dict(zip(tails, encode(self.tokenizer, tails), strict=True))
-        joined = encode(self.tokenizer, [tail + text for tail, text in new])
-        for (tail, text), ids in zip(new, joined, strict=True):
-            single = len(ids) > 0 and ids[:-1] == ids_of[tail]
-            self.known[tail, text] = ids[-1] if single else SEVERAL
-
-    def __call__(self, prompt: str, text: str) -> int:
-        return self.known[prompt[-TAIL:], text]
-
-
 def single_tokens(
     task: str, tokenizer: PreTrainedTokenizerBase, words: Sequence[str], *, after: str, least: int
 ) -> list[str]:
     """Those of the task's words that are one token when they follow `after` and a space, of which it needs some."""
-    lookup = Continuations(tokenizer)
-    lookup.learn((after, " " + word) for word in words)
-    kept = [word for word in words if lookup(after, " " + word) != SEVERAL]
+    refuse_closing_token(tokenizer)
+    before, *joined = encode(tokenizer, [after, *(f"{after} {word}" for word in words)])
+    kept = [word for word, ids in zip(words, joined, strict=True) if ids[:-1] == before]
     if len(kept) < least:
         raise InputError(
             f"Task {task} needs {least} of its words as single tokens, found {len(kept)} of {len(words)} in the "
@@ -107,13 +79,13 @@ def build(
     """Draws n items that the tokenizer can carry; `draw` gets a random stream and the slot's number."""
     if n < 1:
         raise InputError(f"Task {name} needs at least 1 prompt, found n = {n}.")
-    lookup = None if metric == "log-prob" else Continuations(tokenizer)
     refuse_closing_token(tokenizer)
+    single = metric != "log-prob"
     rows: list[Encoded] = []
     seen: set[str] = set()
     reasons: Counter[str] = Counter()
     # First draws are encoded in one batch; slots are then settled in order, so that none depends on a later one.
-    first = encode_items([draw(random.Random(f"{seed} {slot} 0"), slot) for slot in range(n)], tokenizer, lookup)
+    first = encode_items([draw(random.Random(f"{seed} {slot} 0"), slot) for slot in range(n)], tokenizer, single=single)
     for slot, row in enumerate(first):
         for attempt in range(1, ATTEMPTS):
             reason = "the same prompt came up again" if row.item.clean in seen else row.fault
@@ -122,7 +94,7 @@ def build(
             if not reason:
                 break
             reasons[reason] += 1
-            (row,) = encode_items([draw(random.Random(f"{seed} {slot} {attempt}"), slot)], tokenizer, lookup)
+            (row,) = encode_items([draw(random.Random(f"{seed} {slot} {attempt}"), slot)], tokenizer, single=single)
         else:
             raise InputError(
                 f"Task {name} found {slot} of {n} prompts for the tokenizer {tokenizer_name(tokenizer)}; "
@@ -138,7 +110,7 @@ def from_items(name: str, items: Sequence[Item], tokenizer: PreTrainedTokenizerB
     refuse_closing_token(tokenizer)
     if n is not None and n < 1:
         raise InputError(f"Task {name} needs at least 1 prompt, found n = {n}.")
-    rows = encode_items(items[: None if n is None else 2 * n], tokenizer)
+    rows = encode_items(items[: None if n is None else 2 * n], tokenizer, single=False)
     kept = [row for row in rows if not row.fault][:n]
     if not kept:
         why = f"most often {Counter(row.fault for row in rows).most_common(1)[0][0]}" if rows else "it is empty"
@@ -148,60 +120,37 @@ def from_items(name: str, items: Sequence[Item], tokenizer: PreTrainedTokenizerB
     return task_of(name, "log-prob", kept, tokenizer, None)
 
 
-def encode_items(
-    items: Sequence[Item], tokenizer: PreTrainedTokenizerBase, lookup: Continuations | None = None
-) -> list[Encoded]:
-    """lookup: targets and foils are to be one token each; it knows which."""
-    if lookup is not None:
-        lookup.learn((item.clean, text) for item in items for text in item.targets + item.foils)
-    # With a lookup, the first target alone confirms behind the whole prompt what was looked up behind its end.
-    behind = [item.targets[:1] if lookup else item.targets[:1] + item.foils for item in items]
-    texts = [
-        text for item, tails in zip(items, behind, strict=True)
-        for text in (item.clean, item.corrupt, *(item.clean + tail for tail in tails))
-    ]  # fmt: skip
-    ids = iter(encode(tokenizer, texts))
+def encode_items(items: Sequence[Item], tokenizer: PreTrainedTokenizerBase, *, single: bool) -> list[Encoded]:
+    """single: targets and foils are to be one token each."""
+    behind = [[item.clean + text for text in item.targets + item.foils] for item in items]
+    texts = [[item.clean, item.corrupt, *wholes] for item, wholes in zip(items, behind, strict=True)]
+    ids = iter(encode(tokenizer, [text for row in texts for text in row]))
     rows = []
-    for item, tails in zip(items, behind, strict=True):
-        clean, corrupt = next(ids), next(ids)
-        wholes = [next(ids) for _ in tails]
-        fault = alignment_fault(item, clean, corrupt)
-        if lookup is not None:
-            targets, foils = ([[lookup(item.clean, text)] for text in side] for side in (item.targets, item.foils))
-            fault = fault or single_fault(clean, wholes[0], targets, foils)
-        else:
-            targets, *foils = [[whole[len(clean) :]] for whole in wholes]
-            foils = [foil for (foil,) in foils]
-            fault = target_fault(item, clean, wholes) or fault
+    for item, row in zip(items, texts, strict=True):
+        clean, corrupt, *wholes = (next(ids) for _ in row)
+        tails = [whole[len(clean) :] for whole in wholes]
+        fault = fault_of(item, clean, corrupt, wholes, single)
+        targets, foils = tails[: len(item.targets)], tails[len(item.targets) :]
         rows.append(Encoded(item, clean, corrupt if item.corrupt else [], targets, foils, fault))
     return rows
 
 
-def alignment_fault(item: Item, clean: list[int], corrupt: list[int]) -> str:
-    """Why prompt and corrupt prompt are no pair, or an empty string."""
+def fault_of(item: Item, clean: list[int], corrupt: list[int], wholes: list[list[int]], single: bool) -> str:
+    """Why the tokenizer cannot carry the item, or an empty string. wholes: the prompt with each target and foil."""
+    right, wrong = wholes[: len(item.targets)], wholes[len(item.targets) :]
+    if not item.clean or not item.targets[0]:
+        return "a prompt or a target is empty"
     if item.corrupt and len(clean) != len(corrupt):
         return "clean and corrupt prompt differ in length"
     if item.changed is not None and sum(a != b for a, b in zip(clean, corrupt, strict=True)) != item.changed:
         return "a changed word is not one token"
-    return ""
-
-
-def single_fault(clean: list[int], answered: list[int], targets: list[list[int]], foils: list[list[int]]) -> str:
-    if [SEVERAL] in targets + foils or answered != clean + targets[0]:
+    if single and any(whole[:-1] != clean for whole in wholes):
         return "an answer is not one token after the prompt"
-    if any(target in foils for target in targets):
-        return "a right and a wrong answer begin with the same token"
-    return ""
-
-
-def target_fault(item: Item, clean: list[int], wholes: list[list[int]]) -> str:
-    if not item.clean or not item.targets[0]:
-        return "a prompt or a target is empty"
     if any(whole[: len(clean)] != clean for whole in wholes):
         return "the target runs together with the end of the prompt"
     if any(len(whole) == len(clean) for whole in wholes):
         return "the target becomes no token at all"
-    if any(whole == wholes[0] for whole in wholes[1:]):
+    if any(whole in wrong for whole in right):
         return "a right and a wrong target are the same"
     return ""
 

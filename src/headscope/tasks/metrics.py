@@ -68,11 +68,11 @@ def _sum(value_BP: Tensor, asked: Asked) -> Tensor:
 
 METRICS: dict[str, Metric] = {"logit-diff": logit_diff, "prob-diff": prob_diff, "log-prob": log_prob}
 
-BUILT_IN = frozenset(METRICS.values())
+BUILT_IN = tuple(METRICS.values())
 # These set right tokens against wrong ones, so that above zero means solved; and need wrong ones.
-COMPARING = frozenset({logit_diff, prob_diff})
+COMPARING = (logit_diff, prob_diff)
 # These read no logit but those of right and wrong tokens, so that the unembedding may leave out the others.
-NARROW = frozenset({logit_diff})
+NARROW = (logit_diff,)
 
 
 def metric_of(metric: str | Metric) -> Metric:
