@@ -150,7 +150,7 @@ def gate_gradient(model: Model, task: Task, m_CLH: Tensor, rows_CB: list[list[in
         targets = Targets.of(task, prompts, model.device)
         with torch.enable_grad():
             leaf_CLH = m_CLH.clone().requires_grad_()
-            with gated(model, leaf_CLH.sigmoid()[matrix_R].to(model.device)):
+            with gated(model, leaf_CLH.sigmoid().index_select(0, matrix_R).to(model.device)):
                 log_R = token_log_probs(model, [task.clean_rows[i] for i in prompts], targets) / B
             (slope_CLH,) = torch.autograd.grad(-log_R.sum(), leaf_CLH)
         gradient_CLH.add_(slope_CLH)
