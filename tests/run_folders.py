@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from headscope.records import Ablation, Attention, Curve, EdgeScores, Graph, Record, Roles, Scores
+from headscope.records import Ablation, Attention, Curve, EdgeScores, Graph, Record, Roles, Scores, Sparsity
 from headscope.runs.run import Run
 
 MODELS = ("dense", "sparse")
@@ -30,14 +29,6 @@ def keep(run: Run, name: str, record: Record) -> None:
     run.add(f"{name}.safetensors", 1.0)
 
 
-def write_csv(run: Run, name: str, rows: list[dict[str, Any]]) -> None:
-    with run.path(name).open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0] if rows else [])
-        writer.writeheader()
-        writer.writerows(rows)
-    run.add(name)
-
-
 def note_check(run: Run, number: int, model: str, task: str, accuracy: float = 0.9) -> None:
     found = {"model": model, "task": task, "n": 20, "accuracy": accuracy, "metric_name": "logit-diff"}
     run.path(f"check-{number}.json").write_text(json.dumps({**found, "metric": 2.5, "corrupt_metric": float("nan")}))
@@ -50,14 +41,6 @@ def curve(model: str, task: str, method: str, k: np.ndarray, total: int, seed: i
     metrics = np.repeat(middle[:, None], 5, axis=1)
     about = {"ranking": "task", "signed": False, "total": total, "n": 20, "choice": "top", **settings}
     return Curve(model, task, method, k, middle, middle - 0.05, middle + 0.05, metrics, np.ones(5), np.zeros(5), about)
-
-
-def multipliers(task: str, models: Sequence[str], label: str) -> dict[str, Any]:
-    first, *rest = [f"{model}, {label}" for model in models]
-    return {
-        "task": task, "first": first, "against": rest[0], "multiplier": 2.25, "low": 1.5, "high": "", "first_k": 9.0,
-        "second_k": 4.0, "threshold": 0.9, "note": "",
-    }  # fmt: skip
 
 
 def heads_run(
@@ -83,8 +66,6 @@ def heads_run(
             keep(run, f"attention-{number}", attention)
             note_check(run, number, model, task)
             number += 1
-    pairs = [multipliers(task, models, "patching") for task in tasks] if len(models) > 1 else []
-    write_csv(run, "multipliers.csv", pairs)
     run.finish()
     return run
 
@@ -105,7 +86,6 @@ def edges_run(
             keep(run, f"edges-{number}", EdgeScores(model, task, "eap-ig", values, none, about, {"n": 20}))
             keep(run, f"curve-{number}", curve(model, task, "eap-ig", k, len(graph), number))
             number += 1
-    write_csv(run, "multipliers.csv", [multipliers(task, models, "eap-ig") for task in tasks])
     run.finish()
     return run
 
@@ -119,7 +99,6 @@ def roles_run(folder: Path, *, shape: tuple[int, int] = (3, 4), tasks: Sequence[
         keep(run, f"ablation-{number}", Ablation("dense", task, np.array([0, 1, 5, 10]), change, {}))
         note_check(run, number, "dense", task)
     note_check(run, 9, "dense", "common-sense", accuracy=0.2)
-    write_csv(run, "shares.csv", [{"model": "dense", "task": tasks[0], "role": "facilitation", "share": 0.25}])
     run.finish()
     return run
 
@@ -150,18 +129,14 @@ def sparsity_run(folder: Path, *, shape: tuple[int, int] = (3, 2)) -> Run:
     for which in MODELS:
         weights = np.tril(np.random.default_rng(0).random((1, *shape, 5, 5))).astype(np.float16)
         keep(run, f"attention-{which}", Attention(which, "ioi", [[" a", " b", " c", " d", " e"]], weights, {}))
-    rates = [
-        {"head": f"L{l}.H{h}", "layer": l, "index": h, "connectivity": 0.1 * (l + h)} for l, h in np.ndindex(*shape)
-    ]
-    write_csv(run, "connectivity.csv", rates)
-    report = {
-        "dense": "dense", "sparse": "sparse", "connectivity": 0.25, "random connectivity": 0.26,
-        "ce": {"dense": 1.5, "sparse": 1.625, "random gates": 3.0},
-        "ce above dense": {"mean": 0.125, "low": 0.0625, "high": 0.25}, "divergence": {"sparse": 0.125},
-        "never open": ["L0.H0"], "accuracy": {"ioi": {"dense": 1.0, "sparse": 0.875}}, "checks": [],
-    }  # fmt: skip
-    run.path("report.json").write_text(json.dumps(report))
-    run.add("report.json")
+    rates = np.add.outer(np.arange(shape[0]), np.arange(shape[1])) * 0.1
+    losses = {"ce": np.array([1.5, 1.75]), "dense_ce": np.array([1.5, 1.5]), "kl": np.array([0.125, 0.125])}
+    random = {"connectivity": 0.26, "ce": 3.0, "kl": 1.5}
+    about = {"text": "self", "count": 8, "length": 16, "seed": 1}
+    found = Sparsity("sparse", "dense", rates, np.array([0.2, 0.3]), **losses, random=random, settings=about)
+    keep(run, "sparsity", found)
+    for number, model in enumerate(MODELS):
+        note_check(run, number, model, "ioi", accuracy=1.0 - number / 8)
     run.finish()
     return run
 

@@ -205,7 +205,7 @@ def test_the_handmade_circuit_is_found_edge_by_edge(method):
     grown = [scores.graph.edges[edge] for edge in scores.ranked(choice="greedy")[:3]]
     assert grown == ["L1.H1->logits", "L0.H0->L1.H1", "embedding->L0.H0"]
     for k, explained in ((2, 0), (3, 1)):
-        assert run_circuit(model, task, scores, scores.circuit(k)).explained == pytest.approx(explained, abs=1e-4)
+        assert run_circuit(model, task, scores, scores.circuit(k).keep).explained == pytest.approx(explained, abs=1e-4)
     with pytest.raises(hs.InputError, match="top, greedy"):
         hs.sweep(model, task, scores, choice="best")
     with pytest.raises(hs.InputError, match="found 'prompt'"):

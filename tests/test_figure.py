@@ -13,7 +13,8 @@ from command import headscope
 
 import headscope as hs
 from headscope.report.figures.panels import common_words, curve_panels, save_figure
-from headscope.report.redraw import figures_of, inches
+from headscope.report.outputs import outputs_of
+from headscope.report.redraw import inches
 from headscope.runs.run import read_manifest
 from headscope.studies.edges import study_edges
 from headscope.studies.heads import study_heads
@@ -41,7 +42,7 @@ def test_every_figure_of_every_study_is_as_wide_as_asked(tmp_path, name, capfd):
     said = headscope(capfd, "figure", run.folder, *words)
     assert (said.code, said.err) == (0, "")
     pdfs = sorted((tmp_path / "paper").glob("*.pdf"))
-    assert {path.stem for path in pdfs} == set(figures_of(run.folder))
+    assert {path.stem for path in pdfs} == set(outputs_of(run.folder).figures())
     for path in pdfs:
         box = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+) ([\d.]+)", path.read_bytes())
         assert box
@@ -59,8 +60,8 @@ def test_it_draws_what_the_studies_draw(tmp_path):
     study_edges(EdgeSettings(**asked, methods=("eap",)), out=tmp_path / "e")
     for folder in (tmp_path / "h", tmp_path / "e"):
         drawn = {path.stem: path.read_bytes() for path in folder.glob("*.png")}
-        assert set(figures_of(folder)) == set(drawn)
-        for name, draw in figures_of(folder).items():
+        assert set(outputs_of(folder).figures()) == set(drawn)
+        for name, draw in outputs_of(folder).figures().items():
             assert save_figure(draw(), tmp_path / f"{name}.png").read_bytes() == drawn[name], name
 
 

@@ -67,6 +67,26 @@ def test_only_edges_on_a_path_connect():
     assert not graph.connected(broken).any()
 
 
+def test_an_edge_joins_when_its_path_is_whole():
+    """Against the slow way: for every size of the circuit, take edges away until all that are left lie on a path."""
+    graph = Graph(2, 2, split="qkv")
+    order = np.random.default_rng(0).permutation(len(graph))
+    writer, reader = graph.ends
+    source = [graph.writers[at] for at in writer]
+    target = [graph.readers[at].removesuffix(".q").removesuffix(".k").removesuffix(".v") for at in reader]
+    joined = graph.joined(order)
+    for size in range(len(graph) + 1):
+        alive = set(order[:size].tolist())
+        while True:
+            reached, leads = {"embedding", *(target[e] for e in alive)}, {"logits", *(source[e] for e in alive)}
+            now = {e for e in alive if source[e] in reached and target[e] in leads}
+            if now == alive:
+                break
+            alive = now
+        assert set(np.flatnonzero(joined <= size).tolist()) == alive
+    assert np.isinf(graph.joined(order[:0])).all()
+
+
 def test_a_split_reader_carries_its_head():
     graph = Graph(2, 1, split="qkv")
     names = ["embedding->L0.H0.k", "L0.H0->logits"]

@@ -21,7 +21,7 @@ from command import headscope
 import headscope as hs
 from headscope.cli import app
 from headscope.functions.questions import FUNCTIONS
-from headscope.records import Attention, Curve, EdgeScores, Roles, Scores
+from headscope.records import Attention, Curve, EdgeScores, Roles, Scores, multiplier
 from headscope.report.command import command_line
 from headscope.report.figures.titles import TITLES
 from headscope.report.page.collect import Room, collect, patterns
@@ -57,9 +57,12 @@ def test_values_are_those_of_the_run_folder(tmp_path):
     for said, curve in zip(heads["curves"], records(tmp_path / "heads", "curve-", Curve), strict=True):
         for name, values in (("k", curve.k), ("mid", curve.explained), ("low", curve.low), ("high", curve.high)):
             np.testing.assert_array_equal(said[name], values)
-    assert heads["multipliers"][0]["multiplier"] == 2.25
-    assert heads["multipliers"][0]["high"] is None
+    first, second = records(tmp_path / "heads", "curve-", Curve)[:2]
+    told, found = heads["tables"]["multipliers"][0], multiplier(first, second)
+    assert (told["multiplier"], told["low"], told["first_k"]) == (found.value, found.low, found.dense_k)
+    assert heads["curves"][0]["needs"] == found.dense_k
     assert heads["checks"][0]["corrupt_metric"] is None
+    assert [check["usable"] for check in roles["checks"]] == [True, True, False]
 
     for said, scores in zip(edges["graphs"], records(tmp_path / "edges", "edges-", EdgeScores), strict=True):
         names = scores.graph
@@ -68,6 +71,14 @@ def test_values_are_those_of_the_run_folder(tmp_path):
             for w, r, score in zip(said["writer"], said["reader"], said["score"], strict=True)
         ]
         assert shown == [(name, np.float32(score)) for name, score in scores.top(len(names))]
+        assert said["writers"] == names.writers
+        for k in (3, 10, 20):
+            on_path = {
+                f"{names.writers[said['writer'][at]]}->{names.readers[said['reader'][at]]}"
+                for at in range(k)
+                if said["joined"][at] is not None and said["joined"][at] <= k
+            }
+            assert on_path == set(scores.circuit(k, connected=True).names)
 
     said, found = roles["roles"][0], records(tmp_path / "roles", "roles-", Roles)[0]
     np.testing.assert_array_equal(said["role"], found.commonest)
@@ -158,10 +169,13 @@ def test_a_damaged_manifest_is_told_and_other_runs_are_shown(tmp_path):
 
 def test_files_outside_the_run_folder_are_not_read(tmp_path):
     run = run_folders.roles_run(tmp_path / "run")
-    (tmp_path / "secret.csv").write_text("secret\nhidden\n")
-    run.add("../secret.csv")
-    (tmp_path / "run" / "shares.csv").unlink()
-    (tmp_path / "run" / "shares.csv").symlink_to(tmp_path / "secret.csv")
+    shutil.copy(run.path("check-0.json"), tmp_path / "check-0.json")
+    secret = tmp_path / "check-0.json"
+    secret.write_text(secret.read_text().replace('"dense"', '"hidden"'))
+    run.add("../check-0.json")
+    run.path("check-0.json").unlink()
+    run.path("check-0.json").symlink_to(secret)
+    assert "hidden" in json.dumps(collect(tmp_path / "run"))
     assert "hidden" not in json.dumps(collect(tmp_path / "run", within=tmp_path / "run"))
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from safetensors.numpy import save_file
 
+import headscope
 from headscope.errors import InputError, SetupError
-from headscope.records import Circuit, Curve, Record, Scores
+from headscope.records import Circuit, Curve, EdgeScores, Graph, Record, Scores, Table
 from headscope.records.files import whole_file, write_bytes, write_json
 from headscope.runs.manifest import Manifest
 from headscope.runs.run import Run, read_manifest
@@ -36,6 +37,7 @@ CURVE = Curve(
     low=np.array([0.0, 0.6, 1.0]), high=np.array([0.0, 0.8, 1.0]), metrics=RANDOM.normal(size=(3, 4)),
     clean=RANDOM.normal(size=4), corrupt=RANDOM.normal(size=4), settings={"total": 6, "n": 4},
 )  # fmt: skip
+SHAPE = {"n_layers": 2, "n_heads": 1, "split": "none", "parallel": False}
 RECORDS = [SCORES, CIRCUIT, CURVE]
 
 
@@ -143,8 +145,70 @@ def test_heads_are_ranked_by_absolute_or_signed_score():
 
 
 def test_a_circuit_names_its_heads():
-    assert CIRCUIT.heads == ["L0.H0", "L0.H2", "L1.H2"]
+    assert CIRCUIT.names == ["L0.H0", "L0.H2", "L1.H2"]
     assert len(CIRCUIT) == 3
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
+def test_records_are_equal_if_they_hold_the_same(tmp_path: Path, record: Record):
+    again = type(record).load(record.save(tmp_path / "record"))
+    assert again == record
+    assert again is not record
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if isinstance(value, np.ndarray):
+            other = ~value if value.dtype == bool else value + 1
+            assert replace(record, **{field.name: other}) != record
+            assert replace(record, **{field.name: value[:1]}) != record
+    assert replace(record, model="another") != record
+    assert replace(record, settings={"nested": [float("nan")]}) == replace(record, settings={"nested": [float("nan")]})
+    assert replace(record, settings={"nested": [1.0]}) != replace(record, settings={"nested": [2.0]})
+    assert record != "a record"
+    assert record not in [other for other in RECORDS if other is not record]
+
+
+def test_every_kind_of_record_compares_like_that():
+    kinds = [Record]
+    for kind in kinds:
+        kinds += [one for one in kind.__subclasses__() if one.__module__.startswith("headscope")]
+    assert len(kinds) > 8
+    assert {kind.__eq__ for kind in kinds} == {Record.__eq__}
+
+
+def test_scores_give_circuits():
+    scores = replace(SCORES, values=np.array([[0.1, -2.5, 0.3], [2.0, 1e-45, -0.0]], np.float32))
+    best = scores.circuit(2)
+    assert (best.what, best.names, len(best)) == ("heads", ["L0.H1", "L1.H0"], 2)
+    assert best.names == sorted(name for name, _ in scores.top(2))
+    assert scores.circuit(2, signed=True).names == ["L0.H2", "L1.H0"]
+    assert len(scores.circuit(0)) == 0
+    graph = Graph(2, 1)
+    edges = EdgeScores("m", "t", "eap", np.arange(len(graph), dtype=np.float32), np.empty((0, len(graph))), SHAPE, {})
+    for connected in (False, True):
+        found = edges.circuit(4, connected=connected)
+        assert (found.what, set(found.names) <= {name for name, _ in edges.top(4)}) == ("edges", True)
+        assert found.keep.tolist() == [name in found.names for name in graph.edges]
+    assert len(edges.circuit(4, connected=True)) < 4
+    for circuit in (best, edges.circuit(5)):
+        assert Circuit.from_json(circuit.to_json()) == circuit
+    for wrong in ("", "[]", "{}", best.to_json().replace("L0.H1", "L7.H1"), best.to_json().replace("L0.H1", "first")):
+        with pytest.raises(InputError, match=r"no circuit|does not name a head"):
+            Circuit.from_json(wrong)
+
+
+def test_one_way_to_write_a_table(tmp_path: Path):
+    table = Table.of("name share n", [("a, b", 1 / 3, 2), ('"', np.float64(2e-9), None)], floats=".6g")
+    assert table.save(tmp_path / "t.csv").read_bytes() == b'name,share,n\n"a, b",0.333333,2\n"""",2e-09,\n'
+    whole = Table.of_dicts([{"a": 1}, {"a": 1 / 3, "b": True}])
+    assert whole.csv() == f"a,b\n1,\n{1 / 3!r},True\n".encode()
+    assert Table.of_dicts(whole.dicts()) == whole
+    assert Table.of_dicts([]).csv() == b"\n"
+
+
+def test_nothing_else_writes_csv():
+    """One writer, so one line ending."""
+    users = [path.name for path in Path(headscope.__file__).parent.rglob("*.py") if "import csv" in path.read_text()]
+    assert users == ["table.py"]
 
 
 def test_writing_under_a_file_leaves_nothing(tmp_path: Path):

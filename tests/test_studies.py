@@ -14,9 +14,9 @@ import pytest
 import headscope as hs
 from headscope.models import builtin_folder
 from headscope.records import Curve
+from headscope.report.outputs.series import summary
 from headscope.studies.edges import study_edges
 from headscope.studies.heads import study_heads
-from headscope.studies.series import summary
 from headscope.studies.settings import EdgeSettings, HeadSettings
 from headscope.studies.subjects import distinct
 
@@ -38,7 +38,7 @@ def test_two_models_of_one_name_are_two_series(tmp_path):
     settings = HeadSettings(models=names, tasks=("ioi",), n=6, methods=("attribution",), draws=2)
     study = study_heads(settings, out=tmp_path / "run")
     assert [curve.model for curve in study.curves] == ["left-model", "right-model"]
-    (compared,) = study.multipliers
+    (compared,) = study.compared
     assert (compared.task, compared.found.value) == ("ioi", pytest.approx(1.0))
     assert (compared.first, compared.against) == ("left-model, attribution", "right-model, attribution")
     for name in ("curves", "heads-left-model-ioi-attribution"):
@@ -113,11 +113,12 @@ def test_the_circuit_of_an_edge_study_is_the_chosen_one(nano, tmp_path, signed):
     """Grown from the logits and pruned: the export holds those edges, and running them gives what it says."""
     how: dict[str, Any] = {"n": 20, "choice": "greedy", "connected": True, "signed": signed, "formats": ["png"]}
     study = study_edges(EdgeSettings(models=("nano",), tasks=("ioi",), **how), out=tmp_path / "run")
-    (circuit,), (scores,), (curve,) = study.circuits, study.scores, study.curves
-    k = circuit["chosen"]
-    keep = scores.circuit(k, choice="greedy", signed=signed, connected=True)
+    (found,), (scores,), (curve,) = study.circuits, study.scores, study.curves
+    circuit, k = found.facts, found.facts["chosen"]
+    chosen = scores.circuit(k, choice="greedy", signed=signed, connected=True)
+    assert chosen == found.circuit
     assert (circuit["choice"], circuit["signed"]) == ("greedy", signed)
-    assert circuit["kept"] == circuit["connected"] == keep.sum()
+    assert circuit["kept"] == circuit["connected"] == len(chosen)
     assert signed or circuit["kept"] < k
     data = json.loads((tmp_path / "run" / "circuit-nano-ioi-eap-ig.json").read_text())
     links = {
@@ -125,7 +126,7 @@ def test_the_circuit_of_an_edge_study_is_the_chosen_one(nano, tmp_path, signed):
         for link in data["links"]
         for part in link["reads"].split(",")
     }
-    assert links == {scores.graph.edges[edge] for edge in np.flatnonzero(keep)}
+    assert links == set(chosen.names)
     task = hs.tasks.ioi(nano.tokenizer, n=20, seed=0)
     whole = hs.sweep(nano, task, scores, k=[k], choice="greedy", signed=signed)
     assert circuit["explained"] == data["graph"]["explained"] == pytest.approx(whole.explained[0], abs=1e-4)
@@ -143,10 +144,10 @@ def test_the_edge_study(tmp_path):
     assert [curve.explained[-1] for curve in study.curves] == [pytest.approx(1.0, abs=1e-4)] * 2
     best, chance = (curve.area for curve in study.curves)
     assert best > chance
-    (compared,) = study.multipliers
+    (compared,) = study.compared
     assert compared.found.value is not None
     assert compared.found.value < 0.5
-    (circuit,) = study.circuits
+    circuit = study.circuits[0].facts
     read = networkx.read_graphml(tmp_path / "run" / "circuit-nano-ioi-eap-ig.graphml")
     assert read.number_of_edges() == circuit["kept"] == circuit["chosen"] >= circuit["connected"]
     data = json.loads((tmp_path / "run" / "circuit-nano-ioi-eap-ig.json").read_text())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -20,18 +20,14 @@ from headscope.cli import report as cli_report
 from headscope.cli import reproduce as cli_reproduce
 from headscope.cli import roles as cli_roles
 from headscope.cli import sparse as cli_sparse
-from headscope.cli.console import AsJson, err, out, print_places
+from headscope.cli.console import AsJson, err, out
 from headscope.cli.console import plain as _plain
 from headscope.cli.console import print_json as _print_json
 from headscope.cli.console import warn_unusable as _warn_unusable
+from headscope.cli.findings import show
 from headscope.cli.options import add_study
 from headscope.errors import HeadscopeError
 from headscope.studies.settings import CheckSettings, EdgeSettings, HeadSettings
-
-if TYPE_CHECKING:
-    from headscope.records import EdgeScores, Scores
-    from headscope.studies.edges import EdgeStudy
-    from headscope.studies.heads import HeadStudy
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -77,8 +73,8 @@ def check(settings: CheckSettings, folder: Path) -> None:
         loaded = load(settings.model)
         made = (make_task(name, loaded.tokenizer, n=settings.n, seed=settings.seed) for name in settings.tasks)
         results = [run_check(loaded, task) for task in made]
+    rows = [{**asdict(result), "usable": result.usable} for result in results]
     if settings.as_json:
-        rows = [{**asdict(result), "usable": result.usable} for result in results]
         _print_json(rows[0] if len(rows) == 1 else rows)
         return
     table = Table("Task", "Prompts", "Accuracy", "Metric", "Clean", "Corrupt", title=f"{loaded.name}: how well it does")
@@ -86,7 +82,7 @@ def check(settings: CheckSettings, folder: Path) -> None:
         row = (r.task, str(r.n), f"{r.accuracy:.3f}", r.metric_name, f"{r.metric:.3f}", f"{r.corrupt_metric:.3f}")
         table.add_row(*row, style=None if r.usable else "yellow")
     out.print(table)
-    _warn_unusable(results)
+    _warn_unusable(rows)
 
 
 def heads(settings: HeadSettings, folder: Path) -> None:
@@ -101,15 +97,10 @@ def heads(settings: HeadSettings, folder: Path) -> None:
     """
     from headscope.progress import shown
     from headscope.studies.heads import study_heads
-    from headscope.studies.series import summary
 
     with shown():
         study = study_heads(settings, out=folder)
-    curves = [summary(curve, settings.threshold) for curve in study.curves + study.bands]
-    if settings.as_json:
-        _print_json(_study_as_dict(study, curves, settings.top, "head"))
-        return
-    _print_study(study, curves, settings.top, settings.threshold, "head")
+    show(study, as_json=settings.as_json, top=settings.top)
 
 
 def edges(settings: EdgeSettings, folder: Path) -> None:
@@ -123,22 +114,10 @@ def edges(settings: EdgeSettings, folder: Path) -> None:
     """
     from headscope.progress import shown
     from headscope.studies.edges import study_edges
-    from headscope.studies.series import summary
 
     with shown():
         study = study_edges(settings, out=folder)
-    curves = [summary(curve, settings.threshold) for curve in study.curves]
-    if settings.as_json:
-        _print_json({**_study_as_dict(study, curves, settings.top, "edge"), "circuits": study.circuits})
-        return
-    _print_study(study, curves, settings.top, settings.threshold, "edge")
-    for c in study.circuits:
-        line = (
-            f"Circuit of {c['model']} on {c['task']}, {c['method']}, {c['choice']}: {c['chosen']:,} edges, "
-            f"{c['connected']:,} of them connected{' and kept' if c['kept'] < c['chosen'] else ''}; run by itself, it "
-            f"explains {c['explained']:.3f} [{c['low']:.3f}, {c['high']:.3f}]"
-        )
-        out.print(_plain(line), soft_wrap=True, highlight=False)
+    show(study, as_json=settings.as_json, top=settings.top)
 
 
 add_study(app, CheckSettings, check, out="")
@@ -195,68 +174,6 @@ def main() -> None:
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(1)
-
-
-def _print_study(study: HeadStudy | EdgeStudy, curves: list[dict], top: int, threshold: float, what: str) -> None:
-    for scores in study.scores:
-        if "random" not in scores.method:
-            out.print(_top(scores, top, what))
-    out.print(_curve_table(curves, threshold, what))
-    for c in study.multipliers:
-        line = f"{c.task}: {c.first} against {c.against}: {c.found}"
-        out.print(_plain(line), soft_wrap=True, highlight=False)
-    _warn_unusable(study.checks)
-    print_places(study.figures, study.folder)
-
-
-def _top(scores: Scores | EdgeScores, top: int, what: str) -> Table:
-    title = f"{scores.model} on {scores.task}: the {what}s that matter most"
-    caption = f"{scores.method}, {scores.settings['n']} prompts"
-    table = Table("Rank", what.capitalize(), "Score", "", title=title, caption=caption)
-    rows = scores.top(top)
-    largest = max(abs(score) for _, score in rows) or 1.0
-    for rank, (name, score) in enumerate(rows, 1):
-        colour, length = ("dark_orange", "medium_purple")[score < 0], round(24 * abs(score) / largest)
-        table.add_row(str(rank), name, f"{score:+.3f}", f"[{colour}]{'█' * length}")
-    return table
-
-
-def _curve_table(curves: list[dict], threshold: float, what: str) -> Table:
-    from headscope.records import Needed
-
-    order = "ranking" if what == "head" else "choice"
-    # As in MIB: CPR is for a ranking by signed score, CMD for one by absolute score.
-    measure = "cpr" if curves[0]["signed"] else "cmd"
-    caption = {
-        "cpr": "CPR: area under the curve at MIB's sizes, ranked by signed score",
-        "cmd": "CMD: area between the curve and 1 at MIB's sizes, ranked by absolute score (--signed gives CPR)",
-    }
-    columns = ("Model", "Task", "Method", order.capitalize(), f"{what.capitalize()}s for {threshold:g}", "of", "Area")
-    table = Table(*columns, measure.upper(), title=f"Explained effect against {what}s kept", caption=caption[measure])
-    for c in curves:
-        need = Needed(c["k_at_threshold"], c["k_low"], c["k_high"])
-        row = (c["model"], c["task"], c["method"], c[order], str(need), str(c["total"]), f"{c['area']:.3f}")
-        table.add_row(*row, f"{c[measure]:.3f}")
-    return table
-
-
-def _study_as_dict(study: HeadStudy | EdgeStudy, curves: list[dict], top: int, what: str) -> dict:
-    return {
-        "run": str(study.folder),
-        "checks": [{**asdict(found), "usable": found.usable} for found in study.checks],
-        "scores": [
-            {
-                "model": s.model,
-                "task": s.task,
-                "method": s.method,
-                "top": [{what: name, "score": v} for name, v in s.top(top)],
-            }
-            for s in study.scores
-        ],
-        "curves": curves,
-        "multipliers": [compared.as_dict() for compared in study.multipliers],
-        "figures": [str(path) for path in study.figures],
-    }
 
 
 def _print_list(title: str, rows: dict[str, str], as_json: bool) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -28,20 +27,20 @@ def split(text: str, option: str) -> list[str]:
     return names
 
 
-def warn_unusable(results: Iterable) -> None:
-    for r in results:
-        if not r.usable:
+def warn_unusable(checks: Iterable[dict[str, Any]]) -> None:
+    for c in checks:
+        if not c["usable"]:
             err.print(
-                f"[yellow]Note:[/] {r.model} does not do {r.task}: accuracy {r.accuracy:.2f}, metric {r.metric:.3f} "
-                f"clean and {r.corrupt_metric:.3f} corrupt. Scores of its heads explain nothing.",
+                f"[yellow]Note:[/] {c['model']} does not do {c['task']}: accuracy {c['accuracy']:.2f}, metric "
+                f"{c['metric']:.3f} clean and {c['corrupt_metric']:.3f} corrupt. Scores of its heads explain nothing.",
                 soft_wrap=True,
             )
 
 
-def print_places(figures: Iterable[Path], folder: Path) -> None:
+def print_places(figures: Iterable[str], folder: str) -> None:
     """Where a run left its pictures and everything else."""
     for path in figures:
-        if path.suffix == ".png":
+        if path.endswith(".png"):
             out.print(f"Picture: {plain(path)}", soft_wrap=True)
     out.print(f"Everything: {plain(folder)}", soft_wrap=True)
 

@@ -12,8 +12,7 @@ Departures: log P of a task is the mean over a batch, and the clipping applies t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ import torch
 from headscope.methods.gating import LAM, PRESETS, preset_of
 from headscope.models.model import Model
 from headscope.progress import bar
-from headscope.records import Record
+from headscope.records import Contrast
 from headscope.running.gates import Fit, Stage, batch_rows, frozen, gate_gradient, press
 from headscope.running.interventions import gated
 from headscope.running.measure import measures
@@ -30,28 +29,6 @@ from headscope.tasks.task import Task
 
 # How much less likely the forgotten task has to become.
 FAR = -5.0
-
-
-@dataclass(frozen=True)
-class Contrast(Record):
-    """Gates that keep one task and forget another, and how well both are done with them and without."""
-
-    model: str
-    keep: str
-    forget: str
-    gates: np.ndarray  # (S, L, H)
-    kept: np.ndarray  # (S,), accuracy on the held-out prompts of the task to keep
-    forgotten: np.ndarray  # (S,), the same of the task to forget
-    plain: list[float]  # accuracy of both without gates
-    settings: dict[str, Any] = field(default_factory=dict)
-
-    def summary(self) -> dict[str, Any]:
-        """In a few numbers, means over seeds."""
-        return {
-            "model": self.model, "keep": self.keep, "forget": self.forget, "kept": float(self.kept.mean()),
-            "forgotten": float(self.forgotten.mean()), "plain kept": self.plain[0], "plain forgotten": self.plain[1],
-            "share open": float((self.gates > 0.5).mean()),
-        }  # fmt: skip
 
 
 def contrastive(

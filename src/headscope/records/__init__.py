@@ -20,6 +20,7 @@ from headscope.records.roles import (
     ROLE_THRESHOLD,
     ROLES,
     Ablation,
+    Contrast,
     Roles,
     against_patching,
     agreement,
@@ -28,10 +29,13 @@ from headscope.records.roles import (
     spread,
 )
 from headscope.records.scores import Circuit, EdgeScores, Scores
+from headscope.records.sparsity import Sparsity
+from headscope.records.table import Table
 
 __all__ = [
     "BASELINES", "CHOICES", "FORMAT", "ROLES", "ROLE_THRESHOLD", "SHARES", "SPLITS", "THRESHOLDS", "Ablation",
-    "Attention", "Check", "Circuit", "Curve", "EdgeScores", "Graph", "Multiplier", "Multipliers", "Needed", "Record",
-    "Roles", "Scores", "against_patching", "agreement", "area_multiplier", "correlation", "crossing", "head_name",
-    "multiplier", "multipliers", "needed", "parse_head", "ranks", "resampled", "spread",
+    "Attention", "Check", "Circuit", "Contrast", "Curve", "EdgeScores", "Graph", "Multiplier", "Multipliers",
+    "Needed", "Record", "Roles", "Scores", "Sparsity", "Table", "against_patching", "agreement", "area_multiplier",
+    "correlation", "crossing", "head_name", "multiplier", "multipliers", "needed", "parse_head", "ranks",
+    "resampled", "spread",
 ]  # fmt: skip

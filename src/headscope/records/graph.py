@@ -105,22 +105,31 @@ class Graph:
         writer, reader = self.ends
         return writes[writer] & reads[reader]
 
+    def joined(self, order: np.ndarray) -> np.ndarray:
+        """(edges,): of a circuit that takes in edges in this order (all, or the first ones), how many it has when each
+        edge comes to lie on a path from the embedding to the logits; infinite for one that never does.
+
+        A path is there when its last edge is; what reaches a component, and leads on from it, is there with the first
+        of its paths.
+        """
+        writer, reader = self.ends
+        size_E = np.full(len(self), np.inf)
+        size_E[order] = np.arange(1, len(order) + 1)
+        size_WR = np.full((len(self.writers), len(self.readers)), np.inf)
+        size_WR[writer, reader] = size_E
+        component = [self._component(name) for name in self.readers]
+        # What nothing reaches, or leads on from, is never there; the last place is the logits'.
+        reached, leads = np.full((2, len(self.writers) + 1), np.inf)
+        reached[0] = leads[-1] = 0
+        for at, place in enumerate(component):
+            reached[place] = min(reached[place], np.maximum(size_WR[:, at], reached[:-1]).min())
+        for place in reversed(range(len(self.writers))):
+            leads[place] = np.maximum(size_WR[place], leads[component]).min()
+        return np.maximum(size_E, np.maximum(reached[writer], leads[np.array(component)[reader]]))
+
     def connected(self, keep: np.ndarray) -> np.ndarray:
         """(edges,): the kept edges that lie on a path from the embedding to the logits."""
-        writer, reader = self.ends
-        alive = keep.astype(bool)
-        component = np.array([self._component(name) for name in self.readers])
-        while True:
-            # A writer speaks if something reaches its component; a reader counts if its component goes on.
-            reached, leads = np.zeros(len(self.writers), bool), np.zeros(len(self.writers) + 1, bool)
-            reached[0] = leads[-1] = True
-            into, out_of = component[reader[alive]], writer[alive]
-            reached[into[into < len(self.writers)]] = True
-            leads[out_of] = True
-            now = alive & reached[writer] & leads[component[reader]]
-            if (now == alive).all():
-                return alive
-            alive = now
+        return np.isfinite(self.joined(np.flatnonzero(keep)))
 
     def _component(self, reader: str) -> int:
         """The writer that a reader belongs to; one past the last for the logits."""

@@ -1,12 +1,12 @@
 """A record: frozen, NumPy inside, saved as one safetensors file: arrays as tensors, everything else as JSON in its
-metadata. Nothing is ever pickled."""
+metadata. Nothing is ever pickled. Two records are equal if they are of one kind and hold the same; NaN equals NaN."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -20,7 +20,16 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Record:
-    """Saving and loading, common to all records."""
+    """Saving, loading and comparing, common to all records."""
+
+    def __init_subclass__(cls) -> None:
+        # Found in the class itself, so that `dataclass` does not put its own there, which cannot compare arrays.
+        cls.__eq__ = Record.__eq__
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        return all(_equal(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
 
     def save(self, path: str | Path) -> Path:
         arrays, rest = {}, {}
@@ -53,3 +62,13 @@ class Record:
             return cls(**header["fields"], **arrays)
         except (KeyError, TypeError) as error:
             raise InputError(f"{path} is not a {cls.__name__} of this version of Headscope: {error}.") from error
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(_equal, a, b))
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return np.array_equal(a, b, equal_nan=True)
+    return a is b or bool(a == b) or (a != a and b != b)

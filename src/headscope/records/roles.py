@@ -77,6 +77,28 @@ class Ablation(Record):
         return self.change[ROLES.index(role)].mean(axis=-1)
 
 
+@dataclass(frozen=True)
+class Contrast(Record):
+    """Gates that keep one task and forget another, and how well both are done with them and without."""
+
+    model: str
+    keep: str
+    forget: str
+    gates: np.ndarray  # (S, L, H)
+    kept: np.ndarray  # (S,), accuracy on the held-out prompts of the task to keep
+    forgotten: np.ndarray  # (S,), the same of the task to forget
+    plain: list[float]  # accuracy of both without gates
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def summary(self) -> dict[str, Any]:
+        """In a few numbers, means over seeds."""
+        return {
+            "model": self.model, "keep": self.keep, "forget": self.forget, "kept": float(self.kept.mean()),
+            "forgotten": float(self.forgotten.mean()), "plain kept": self.plain[0], "plain forgotten": self.plain[1],
+            "share open": float((self.gates > 0.5).mean()),
+        }  # fmt: skip
+
+
 def spread(roles: Roles) -> dict[str, dict[str, float]]:
     """By role: the share of heads that have it (mean over seeds), and that have it in all, some or none of them."""
     found = {}

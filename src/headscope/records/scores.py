@@ -1,7 +1,8 @@
-"""How much every head, or every edge, matters for a task, by one method."""
+"""How much every head, or every edge, matters for a task, by one method; and circuits, which keep the best of them."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
@@ -9,8 +10,56 @@ from typing import Any
 import numpy as np
 
 from headscope.errors import InputError
-from headscope.records.graph import CHOICES, Graph, head_name
+from headscope.records.graph import CHOICES, Graph, head_name, parse_head
 from headscope.records.record import Record
+
+
+@dataclass(frozen=True)
+class Circuit(Record):
+    """A set of kept heads, or of kept edges, and how it was chosen."""
+
+    model: str
+    task: str
+    keep: np.ndarray  # (L, H) of heads, (E,) of edges; bool
+    method: str = ""
+    shape: dict[str, Any] = field(default_factory=dict)  # of the edge graph; empty for heads
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def what(self) -> str:
+        """What it is a set of: "heads" or "edges"."""
+        return "edges" if self.shape else "heads"
+
+    @property
+    def names(self) -> list[str]:
+        """L9.H6 for a head, L5.H5->L9.H9.q for an edge."""
+        if self.shape:
+            edges = Graph(**self.shape).edges
+            return [edges[at] for at in np.flatnonzero(self.keep)]
+        return [head_name(int(l), int(h)) for l, h in np.argwhere(self.keep)]
+
+    def __len__(self) -> int:
+        return int(self.keep.sum())
+
+    def to_json(self) -> str:
+        """The names, and all that the circuit is known by, for other tools; `from_json` reads it."""
+        rest = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "keep"}
+        return json.dumps({**rest, "size": list(self.keep.shape), self.what: self.names}, indent=2, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Circuit:
+        try:
+            told = json.loads(text)
+            keep = np.zeros(told.pop("size"), bool)
+            if told["shape"]:
+                place = {name: at for at, name in enumerate(Graph(**told["shape"]).edges)}
+                keep[[place[name] for name in told.pop("edges")]] = True
+            else:
+                for name in told.pop("heads"):
+                    keep[parse_head(name)] = True
+            return cls(keep=keep, **told)
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+            raise InputError(f"This is no circuit: {error}. Expected the text that Circuit.to_json writes.") from error
 
 
 @dataclass(frozen=True)
@@ -35,6 +84,13 @@ class Scores(Record):
         key = self.values if signed else np.abs(self.values)
         order = np.argsort(-key, axis=None, kind="stable")
         return [(int(i) // key.shape[1], int(i) % key.shape[1]) for i in order]
+
+    def circuit(self, k: int, *, signed: bool = False) -> Circuit:
+        """The k heads that matter most."""
+        keep = np.zeros(self.values.shape, bool)
+        for layer, head in self.ranked(signed=signed)[:k]:
+            keep[layer, head] = True
+        return Circuit(self.model, self.task, keep, self.method, settings={"k": k, "signed": signed})
 
     def top(self, k: int, *, signed: bool = False) -> list[tuple[str, float]]:
         """Names and scores of the k heads that matter most."""
@@ -76,11 +132,14 @@ class EdgeScores(Record):
             return self.graph.greedy(self.values, signed=signed)
         return np.argsort(-(self.values if signed else np.abs(self.values)), kind="stable")
 
-    def circuit(self, k: int, *, signed: bool = False, choice: str = "top", connected: bool = False) -> np.ndarray:
-        """(edges,): which edges a circuit of k keeps; connected: less those on no path from embedding to logits."""
+    def circuit(self, k: int, *, signed: bool = False, choice: str = "top", connected: bool = False) -> Circuit:
+        """The k edges that matter most, or the first k grown from the logits; connected: less those on no path from
+        embedding to logits."""
         keep = np.zeros(len(self.graph), bool)
         keep[self.ranked(signed=signed, choice=choice)[:k]] = True
-        return self.graph.connected(keep) if connected else keep
+        how = {"k": k, "signed": signed, "choice": choice, "connected": connected}
+        kept = self.graph.connected(keep) if connected else keep
+        return Circuit(self.model, self.task, kept, self.method, self.shape, how)
 
     def top(self, k: int, *, signed: bool = False) -> list[tuple[str, float]]:
         """Names and scores of the k edges that matter most."""
@@ -90,19 +149,3 @@ class EdgeScores(Record):
 def _asked(task: Any) -> dict[str, Any]:
     """Which prompts were scored."""
     return {"n": len(task), "seed": task.seed, "prompts": task.digest}
-
-
-@dataclass(frozen=True)
-class Circuit(Record):
-    """A set of kept heads."""
-
-    model: str
-    task: str
-    keep: np.ndarray  # (L, H), bool
-
-    @property
-    def heads(self) -> list[str]:
-        return [head_name(int(l), int(h)) for l, h in np.argwhere(self.keep)]
-
-    def __len__(self) -> int:
-        return int(self.keep.sum())

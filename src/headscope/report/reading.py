@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from headscope.errors import InputError
-from headscope.records import Record
+from headscope.records import Check, Record
 from headscope.runs.run import read_manifest
 
 R = TypeVar("R", bound=Record)
@@ -24,11 +23,12 @@ EMPTY: dict[str, Any] = {"command": "", "settings": {}, "models": {}, "timings":
 
 class Reading:
     """A run folder, and what is to be said about its files. within: files elsewhere are not read, through links
-    neither."""
+    neither. strict: whatever is to be said is an error."""
 
-    def __init__(self, folder: Path, *, within: Path | None = None):
+    def __init__(self, folder: Path, *, within: Path | None = None, strict: bool = False):
         self.folder = folder
         self.within = within
+        self.strict = strict
         self.notes: list[str] = []
         try:
             self.manifest = {**EMPTY, **read_manifest(folder)}
@@ -36,13 +36,18 @@ class Reading:
                 raise InputError(f"{folder / 'manifest.json'} is no manifest of a run: its {odd[0]} cannot be read.")
         except InputError as error:
             self.manifest = dict(EMPTY)
-            self.notes.append(_short(error, folder))
+            self._note(_short(error, folder))
 
     @property
     def state(self) -> str:
         if not self.manifest["command"]:
             return "damaged"
         return "finished" if self.manifest.get("finished") else "going on"
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """How the run is to be shown: what its command was asked for that changes no record, such as the threshold."""
+        return self.manifest.get("shown") or {}
 
     def names(self, start: str, ending: str = ".safetensors") -> list[str]:
         """Files of the run, in the order in which they were finished."""
@@ -56,47 +61,48 @@ class Reading:
 
     def json(self, name: str) -> Any:
         """What a JSON file holds; None, and a note, where it cannot be read."""
-        return self._try(name, lambda: json.loads((self.folder / name).read_text(encoding="utf-8")))
+        return self._try(name, lambda: self._load(name))
 
-    def rows(self, name: str) -> list[dict[str, Any]]:
-        """The rows of a CSV file, numbers as numbers; none where the run has no such file (yet)."""
-        if name not in self.manifest["files"]:
-            return []
+    def _load(self, name: str) -> Any:
+        return json.loads((self.folder / name).read_text(encoding="utf-8"))
 
-        def read() -> list[dict[str, Any]]:
-            text = (self.folder / name).read_text(encoding="utf-8")
-            rows = list(csv.DictReader(io.StringIO(text)))
-            # (DictReader gives what a row has too much or too little of the name or value None.)
-            if not text.endswith("\n") or any(None in row or None in row.values() for row in rows):
-                raise ValueError("a row is not whole")
-            return [{column: _value(cell) for column, cell in row.items()} for row in rows]
+    def metadata(self, name: str) -> Any:
+        """What the header of a checkpoint says; None where there is none yet."""
 
-        return self._try(name, read) or []
+        def read() -> Any:
+            with safe_open(self.folder / name, framework="numpy") as file:
+                return json.loads(file.metadata()["headscope"])
 
-    def each(self, records: Mapping[str, R], make: Callable[[R], T]) -> list[T]:
-        """What `make` gives for each record; one whose numbers do not fit together is noted and left out."""
-        made = [self.made(name, lambda record=record: make(record)) for name, record in records.items()]
-        return [one for one in made if one is not None]
+        return self._try(name, read) if name in self.manifest["files"] else None
 
-    def made(self, name: str, make: Callable[[], T]) -> T | None:
-        """What `make` gives; None, and a note about the file `name`, where its numbers are not as they should be."""
-        return self._try(name, make)
+    def checks(self) -> list[Check]:
+        """How well the models do the tasks."""
+        names = self.names("check-", ".json")
+        found = [self._try(name, lambda name=name: Check(**self._load(name))) for name in names]
+        return [check for check in found if check is not None]
+
+    def made(self, what: str, make: Callable[[], T]) -> T | None:
+        """What `make` gives; None, and a note, where numbers are not as they should be."""
+        try:
+            return make()
+        except InputError as error:
+            self._note(_short(error, self.folder))
+        except (OSError, SafetensorError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+            self._note(f"{what} is damaged: {error}.")
+        return None
 
     def _try(self, name: str, read: Callable[[], T]) -> T | None:
         path = (self.folder / name).resolve()
         if "/" in name or "\\" in name or (self.within is not None and not path.is_relative_to(self.within.resolve())):
-            self.notes.append(f"{name} lies outside the run folder.")
-            return None
+            return self._note(f"{name} lies outside the run folder.")
         if not (self.folder / name).exists():
-            self.notes.append(f"{name} is missing.")
-            return None
-        try:
-            return read()
-        except InputError as error:
-            self.notes.append(_short(error, self.folder))
-        except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, csv.Error) as error:
-            self.notes.append(f"{name} is damaged: {error}.")
-        return None
+            return self._note(f"{name} is missing.")
+        return self.made(name, read)
+
+    def _note(self, text: str) -> None:
+        if self.strict:
+            raise InputError(f"{self.folder}: {text} Give the run's command again to have it made.")
+        self.notes.append(text)
 
 
 def plain(value: Any) -> Any:
@@ -115,19 +121,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
-
-
-def _value(cell: Any) -> Any:
-    if not isinstance(cell, str) or cell in ("", "nan", "None"):
-        return None
-    if cell in ("True", "False"):
-        return cell == "True"
-    for kind in (int, float):
-        try:
-            return kind(cell)
-        except ValueError:
-            continue
-    return cell
 
 
 def _short(error: Exception, folder: Path) -> str:

@@ -11,8 +11,6 @@ is in `saving.py`.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -29,7 +27,8 @@ from torch import Tensor
 from headscope.errors import InputError, SetupError
 from headscope.models import Model
 from headscope.models.model import fingerprint
-from headscope.records.files import whole_file, write_bytes
+from headscope.records import Table
+from headscope.records.files import whole_file
 from headscope.runs.run import Run, open_run
 from headscope.sparse.objective import Geco
 from headscope.sparse.settings import Settings
@@ -98,7 +97,7 @@ class Checkpoint:
         try:
             with whole_file(self.path) as path:
                 save_file({k: v.contiguous() for k, v in tensors.items()}, path, {"headscope": json.dumps(about)})
-            write_bytes(self.folder / "history.csv", _csv(self.history))
+            Table.of_dicts(self.history).save(self.folder / "history.csv")
             if self.run is not None:
                 self.run.add(self.path.name)
                 self.run.add("history.csv")
@@ -127,11 +126,3 @@ def open_checkpoint(folder: Path, model: Model, settings: Settings) -> Iterator[
 def is_first_process() -> bool:
     """Whether this is the only process, or the first that `accelerate launch` started."""
     return os.environ.get("RANK", "0") == "0"
-
-
-def _csv(rows: list[dict[str, float]]) -> bytes:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[-1]))
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue().encode()

@@ -12,7 +12,7 @@ Every point is a unit of the run folder: a killed run resumes after the last fin
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,28 +21,19 @@ from headscope.errors import InputError
 from headscope.methods import EDGE_METHODS, METHODS
 from headscope.models import Model, load
 from headscope.models.adapters import is_adapter
-from headscope.records import Curve, EdgeScores, Scores, needed
-from headscope.report.figures.frontier import frontier_panels
+from headscope.records import Curve, EdgeScores, Scores
+from headscope.report.outputs import write
+from headscope.report.outputs.frontier import Frontier
 from headscope.runs.run import open_run
 from headscope.sparse.objective import edges_per_query
 from headscope.sparse.saving import milestones
 from headscope.sparse.text import windows
 from headscope.sparse.training import measured
 from headscope.studies.chosen_methods import chosen_methods
-from headscope.studies.series import save_figures, table_of, write_tables
 from headscope.studies.settings import FrontierSettings
 from headscope.studies.subjects import Subject
 from headscope.sweeps import sweep
 from headscope.tasks import make_task
-
-
-@dataclass(frozen=True)
-class Frontier:
-    """What was found: a row per point and task, from dense to the sparsest, and where."""
-
-    folder: Path
-    rows: list[dict[str, Any]]
-    figures: list[Path]
 
 
 def study_frontier(settings: FrontierSettings, *, out: Path) -> Frontier:
@@ -50,7 +41,7 @@ def study_frontier(settings: FrontierSettings, *, out: Path) -> Frontier:
     (by_heads,) = chosen_methods([settings.heads_by], METHODS)
     (by_edges,) = chosen_methods([settings.edges_by], EDGE_METHODS, " for edges", reserved=["split"])
     kinds = (("heads", by_heads, Scores), ("edges", by_edges, EdgeScores))
-    points, rows = _points(Path(settings.trained)), []
+    points = _points(Path(settings.trained))
     with open_run(out, settings) as run:
         base = load(settings.dense)
         for name, folder in [("dense", None), *points]:
@@ -58,22 +49,15 @@ def study_frontier(settings: FrontierSettings, *, out: Path) -> Frontier:
             facts = model.describe()
             run.note_model(settings.dense if folder is None else name, facts)
             about = {"name": name, "sha256": facts["sha256"]}
-            loss = run.unit(("loss", name), partial(_loss, model, base, settings), model=about)
+            run.unit(("loss", name), partial(_loss, model, base, settings), model=about)
             for task_name in settings.tasks:
                 task = make_task(task_name, model.tokenizer, n=settings.n, seed=settings.seed)
                 subject = Subject(run, model, facts["sha256"], task)
-                row = {"point": name, **loss, "task": task_name, "accuracy": subject.check().accuracy}
+                subject.check()
                 for what, method, kind in kinds:
-                    score = partial(method, model, task)
-                    scores = subject.unit(f"{what}-scores", kind, score, method=method.label)
-                    curve = subject.unit(what, Curve, partial(sweep, model, task, scores), method=method.label)
-                    need = needed(curve, threshold=settings.threshold)
-                    row |= {what: need.k, f"{what}_low": need.low, f"{what}_high": need.high}
-                rows.append(row)
-        write_tables(run, {"frontier.csv": table_of(rows)})
-        figures = save_figures(run, {"frontier": frontier_panels(rows, settings.threshold)}, settings.formats)
-        run.finish()
-    return Frontier(run.folder, rows, figures)
+                    scores = subject.unit(f"scores-{what}", kind, partial(method, model, task), method=method.label)
+                    subject.unit(f"curve-{what}", Curve, partial(sweep, model, task, scores), method=method.label)
+        return write(run, Frontier)
 
 
 def _points(trained: Path) -> list[tuple[str, Path]]:
@@ -89,11 +73,11 @@ def _points(trained: Path) -> list[tuple[str, Path]]:
     return found
 
 
-def _loss(model: Model, base: Model, settings: FrontierSettings) -> dict[str, float]:
+def _loss(model: Model, base: Model, settings: FrontierSettings) -> dict[str, Any]:
     ids_NT = windows(base, settings.text, count=settings.windows, length=settings.length, seed=settings.seed)
     found = measured(model.hf, base.hf, ids_NT, 16)
     share = found.get("connectivity", 1.0)
     return {
-        "connectivity": share, "edges_per_query": edges_per_query(share, ids_NT.shape[1]),
+        "point": model.name, "connectivity": share, "edges_per_query": edges_per_query(share, ids_NT.shape[1]),
         "ce_above_dense": found["ce"] - found["dense_ce"], "divergence": found["kl"],
     }  # fmt: skip

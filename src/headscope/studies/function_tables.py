@@ -19,10 +19,10 @@ from headscope.functions.probe import elbow
 from headscope.progress import bar
 from headscope.records import head_name
 from headscope.records.files import write_json
-from headscope.report.figures.functions import function_panels, panels_of
+from headscope.report.outputs import write
+from headscope.report.outputs.functions import Functions
 from headscope.runs.run import open_run
 from headscope.studies.functions import Outcome, Subject, chosen_functions, read_questions, run_study
-from headscope.studies.series import save_figures, write_tables
 from headscope.studies.settings import FunctionSettings
 
 # Scores in the tables, in this order; cosine and comet only where they were computed.
@@ -30,27 +30,10 @@ SCORES = ("accuracy", "match", "exact", "numeric", "bleu", "rouge", "chrf", "cos
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class FunctionStudy:
-    """A function study in numbers: a list of rows per question that it answers."""
-
-    folder: Path
-    base: list[Row]  # how well the model answers with every head in place
-    rankings: list[Row]  # heads and elbow of each function by each ranking
-    agreement: list[Row]  # how alike two rankings are
-    sweep: list[Row]  # K best against K random heads masked
-    cross: list[Row]  # one function's heads masked, another's questions asked
-    pushed: list[Row]  # heads pushed towards correct answers
-    comet: str  # the checkpoint, or why there is no COMET
-    skipped: list[str]
-    stray: dict[str, int]
-    figures: list[Path]
-
-
 def conclude(
     outcome: Outcome, *, comet: Comet | None = None, comet_note: str = "", embed: Embedder | None = None
-) -> FunctionStudy:
-    """Step 5: score everything, draw the figure of each ranking, write the tables."""
+) -> Functions:
+    """Step 5: score everything; what is shown of it follows from the scores."""
     scorer = _Scorer(outcome, comet, embed)
     rows = {
         "base": [scorer.base(name, subject) for name, subject in outcome.subjects.items()],
@@ -62,21 +45,10 @@ def conclude(
     }
     said = f"COMET by {Path(comet.checkpoint).name}" if comet is not None else f"COMET not scored: {comet_note}"
     run = outcome.kept.run
-    drawn = {
-        f"functions-{ranking}": function_panels(
-            panels_of(ranking, rows["sweep"], rows["base"]),
-            title=f"{outcome.model.name}, heads by {ranking}, {outcome.settings.n} questions each",
-            note="" if comet is not None else said,
-        )
-        for ranking in outcome.rankings
-    }
-    figures = save_figures(run, drawn, outcome.settings.formats)
-    tables = {name: (" ".join(part[0]), [tuple(row.values()) for row in part]) for name, part in rows.items() if part}
-    write_tables(run, {f"{name}.csv": table for name, table in tables.items()})
-    write_json(run.path("functions.json"), {**rows, "comet": said})
+    whole = {**rows, "comet": said, "skipped": outcome.skipped, "stray": outcome.stray}
+    write_json(run.path("functions.json"), whole)
     run.add("functions.json")
-    run.finish()
-    return FunctionStudy(run.folder, **rows, comet=said, skipped=outcome.skipped, stray=outcome.stray, figures=figures)
+    return write(run, Functions)
 
 
 @dataclass(frozen=True)
@@ -175,7 +147,7 @@ def _agreement(outcome: Outcome) -> list[Row]:
     return rows
 
 
-def study_functions(settings: FunctionSettings, *, out: Path) -> FunctionStudy:
+def study_functions(settings: FunctionSettings, *, out: Path) -> Functions:
     """The whole study in the folder `out`, or what is missing of it. Where there is no COMET the figure says so."""
     chosen_functions(settings.functions or None, read_questions(settings.data))
     environment, comet = Environment.here(), settings.comet

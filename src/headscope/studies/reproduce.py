@@ -29,12 +29,11 @@ from headscope.methods.gating import preset_of as gate_preset
 from headscope.models import Model, load
 from headscope.records import ROLES, spread
 from headscope.records.files import write_json
-from headscope.report.figures.panels import curve_figures
+from headscope.report.outputs.series import Compared, curve_figures
 from headscope.studies.edges import study_edges
 from headscope.studies.function_tables import study_functions
 from headscope.studies.heads import study_heads
 from headscope.studies.roles import study_roles
-from headscope.studies.series import Compared
 from headscope.studies.settings import (
     EdgeSettings,
     FunctionSettings,
@@ -194,14 +193,14 @@ class _Parts:
         image_of = {c.settings["ranking"]: name for name, part in curve_figures(study.curves).items() for c in part}
         for id in asked:
             figures.append(self.figure(id, run, image_of[rankings[id]]))
-            of = [compared for compared in study.multipliers if compared.ranking == rankings[id]]
+            of = [compared for compared in study.compared if compared.ranking == rankings[id]]
             numbers += self._ratios(id, of, "heads, dense / sparse", study.curves[0].settings["n"])
         return figures, numbers
 
     def edges(self, asked: list[str]) -> tuple[list[Figure], list[Number]]:
         settings = EdgeSettings(models=self.models, tasks=TASKS, **self.how.edges, **self.common)
         study = study_edges(settings, out=self.out / "edges")
-        numbers = self._ratios("002", study.multipliers, "edges, dense / sparse", study.curves[0].settings["n"])
+        numbers = self._ratios("002", study.compared, "edges, dense / sparse", study.curves[0].settings["n"])
         return [self.figure("002", "edges", "curves")], numbers
 
     def _ratios(self, id: str, rows: list[Compared], what: str, n: int) -> list[Number]:
@@ -221,7 +220,7 @@ class _Parts:
         )
         study = study_functions(settings, out=self.out / "functions")
         ranking, numbers = settings.rankings[-1], []
-        for row in study.sweep:
+        for row in study.scored["sweep"]:
             if row["function"] == "retrieval" and row["ranking"] == ranking and row["k"] in RETRIEVAL:
                 for which, published in zip(("top", "random"), RETRIEVAL[row["k"]], strict=True):
                     what = f"retrieval: accuracy, {row['k']} {which.capitalize()}K heads masked"
@@ -246,9 +245,8 @@ class _Parts:
             return [], []
         dense, sparse, *_ = self.models
         how = {"windows": self.how.windows, "n": self.how.heads["n"], **self.common}
-        report = study_sparsity(
-            SparsitySettings(dense=dense, sparse=sparse, tasks=TASKS, **how), out=self.out / "sparsity"
-        )
+        settings = SparsitySettings(dense=dense, sparse=sparse, tasks=TASKS, **how)
+        report = study_sparsity(settings, out=self.out / "sparsity").report
         lost = "{mean:+.3f} [{low:+.3f}, {high:+.3f}]".format(**report["ce above dense"])
         setting = f"{report['sparse']}, {self.how.windows} windows of 64 tokens"
         numbers = [

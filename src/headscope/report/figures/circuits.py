@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import networkx
 import numpy as np
-from matplotlib.figure import Figure
 
-from headscope.records import EdgeScores, Graph
-from headscope.records.files import write_bytes
+from headscope.records import Circuit, EdgeScores, Graph
+from headscope.report.figures.panels import blank
+
+if TYPE_CHECKING:
+    import networkx
+    from matplotlib.figure import Figure
 
 
-def circuit_graph(
-    scores: EdgeScores, k: int, *, signed: bool = False, choice: str = "top", connected: bool = False
-) -> networkx.DiGraph:
-    """A circuit of k edges as a networkx graph; readers q, k and v of a head are one node, named on the edge.
+def circuit_graph(scores: EdgeScores, circuit: Circuit, **facts: Any) -> networkx.DiGraph:
+    """A circuit as a networkx graph, with the scores of its edges; readers q, k and v of a head are one node, named on
+    the edge. facts: what the graph says of itself."""
+    import networkx
 
-    signed, choice: how the k are chosen, as for `sweep`. connected: leave out those on no path from the embedding to
-    the logits. The graph says how many were chosen, how many of them connect, and how many it shows.
-    """
     graph = scores.graph
-    chosen = scores.circuit(k, signed=signed, choice=choice)
-    on_path = graph.connected(chosen)
-    keep = on_path if connected else chosen
-    out = networkx.DiGraph(
-        model=scores.model, task=scores.task, method=scores.method, choice=choice, signed=signed,
-        chosen=int(chosen.sum()), connected=int(on_path.sum()), kept=int(keep.sum()), edges_of_model=len(graph),
-    )  # fmt: skip
+    out = networkx.DiGraph(**facts, edges_of_model=len(graph))
     writer, reader = graph.ends
-    for edge in np.flatnonzero(keep):
+    for edge in np.flatnonzero(circuit.keep):
         source, target = graph.writers[writer[edge]], graph.readers[reader[edge]]
         node, part = _head_and_part(target)
         score, key = float(scores.values[edge]), part or "in"
@@ -61,14 +53,13 @@ def layer_of(name: str, graph: Graph) -> float:
     return layer + (0.5 if name.startswith("M") else 0.0)
 
 
-def export_circuit(circuit: networkx.DiGraph, stem: Path) -> list[Path]:
-    """Write the circuit as JSON (nodes and links) and as GraphML."""
+def circuit_files(circuit: networkx.DiGraph) -> dict[str, bytes]:
+    """The circuit as JSON (nodes and links) and as GraphML, by the ending of the file."""
+    import networkx
+
     data: dict[str, Any] = networkx.node_link_data(circuit, edges="links")
     text = "\n".join(networkx.generate_graphml(circuit)) + "\n"
-    return [
-        write_bytes(stem.with_suffix(".json"), (json.dumps(data, indent=1) + "\n").encode()),
-        write_bytes(stem.with_suffix(".graphml"), text.encode()),
-    ]
+    return {".json": (json.dumps(data, indent=1) + "\n").encode(), ".graphml": text.encode()}
 
 
 def circuit_picture(circuit: networkx.DiGraph, *, most: int = 60, width: float | None = None) -> Figure:
@@ -83,7 +74,7 @@ def circuit_picture(circuit: networkx.DiGraph, *, most: int = 60, width: float |
     size = max(3.6, right * 0.55 + 0.8), max(2.8, height * 0.3 + 1.0)
     # Letters and lines shrink with the whole, or they would not fit any more.
     by = 1.0 if width is None else width / size[0]
-    figure = Figure(figsize=(width or size[0], size[1] * by), layout="constrained")
+    figure = blank(width or size[0], size[1] * by)
     axes = figure.subplots()
     largest = max((abs(score) for *_, score in ordered), default=1.0)
     for source, target, score in reversed(ordered):

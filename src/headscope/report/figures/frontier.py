@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from matplotlib.figure import Figure
+from headscope.report.figures.panels import panel_grid
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
-def frontier_panels(rows: Sequence[Mapping[str, Any]], threshold: float) -> Figure:
+def frontier_panels(rows: Sequence[Mapping[str, Any]], threshold: float, *, width: float | None = None) -> Figure:
     """Loss, accuracy, heads and edges needed against open edges per query; from dense on the left to sparse."""
-    figure = Figure(figsize=(10.4, 2.5), layout="constrained")
-    panels = figure.subplots(1, 4)
+    figure, panels = panel_grid(4, (2.5, 2.5), width)
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     first = [row for row in rows if row["task"] == tasks[0]]
     x = [row["edges_per_query"] for row in first]

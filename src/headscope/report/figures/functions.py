@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import NullLocator
 
 from headscope.report.figures.panels import legend_fit, panel_grid
 from headscope.report.figures.titles import TITLES
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 BLUE, RED = "#1f5fbf", "#c8312b"
 
@@ -49,7 +50,7 @@ def function_panels(panels: Sequence[Panel], *, title: str = "", note: str = "",
                 _draw(axes, panel.k, series, colour)
         axes.set_xscale("log", base=2)
         axes.set_xticks(panel.k, [str(int(k)) for k in panel.k])
-        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_ticks([], minor=True)
         if len(panel.k) > 1:
             axes.set_xlim(panel.k[0] / 1.25, panel.k[-1] * 1.25)
         # (COMET may leave the range from 0 to 1.)
@@ -100,6 +101,8 @@ def _draw(axes, k: np.ndarray, series: Series, colour: str) -> None:
 
 
 def _legend(has_comet: bool) -> list[Line2D]:
+    from matplotlib.lines import Line2D
+
     rows: list[tuple[str, str, Any]] = [("TopK Accuracy", BLUE, "-"), ("RandomK Accuracy", BLUE, "--")]
     if has_comet:
         rows += [("TopK Comet", RED, "-"), ("RandomK Comet", RED, "--")]

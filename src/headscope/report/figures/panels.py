@@ -1,22 +1,30 @@
-"""Figures for people and papers, drawn from records alone (no torch)."""
+"""Figures for people and papers, drawn from records alone (no torch; matplotlib is imported when one is drawn)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from headscope.records import Curve, Scores
 from headscope.records.files import whole_file
 from headscope.report.figures.titles import TITLES
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 FORMATS = ("png", "svg", "pdf")
+
+
+def blank(width: float, height: float) -> Figure:
+    """An empty figure, in inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def save_figure(figure: Figure, path: Path, *, exact: bool = False) -> Path:
@@ -62,8 +70,8 @@ def head_grid(
     values = values_LH.T if flat else values_LH
     rows, columns = values.shape
     cell = 0.27 if width is None else cell_of(columns, width)
-    size = width or max(3.2, columns * cell + 1.5), max(1.9 if width is None else 1.4, rows * cell + 1.0)
-    figure = Figure(figsize=size, layout="constrained")
+    high = max(1.9 if width is None else 1.4, rows * cell + 1.0)
+    figure = blank(width or max(3.2, columns * cell + 1.5), high)
     axes = figure.subplots()
     image = axes.imshow(values, cmap=colours, vmin=limits[0], vmax=limits[1], aspect="auto", interpolation="nearest")
     label_heads(axes, rows, columns, flat)
@@ -95,7 +103,7 @@ def panel_grid(count: int, panel: tuple[float, float], width: float | None = Non
     columns = count if width is None else max(1, min(count, int(width / 1.5)))
     rows = math.ceil(count / columns)
     high = panel[1] if width is None else min(panel[1], max(1.5, panel[1] * width / columns / panel[0]))
-    figure = Figure(figsize=(width or panel[0] * count + 0.4, high * rows), layout="constrained")
+    figure = blank(width or panel[0] * count + 0.4, high * rows)
     every = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
     for axes in every[count:]:
         axes.remove()
@@ -115,39 +123,6 @@ def by_task(curves: Iterable[Curve]) -> dict[str, list[Curve]]:
     for curve in curves:
         groups.setdefault(curve.task, []).append(curve)
     return groups
-
-
-def curve_figures(curves: Sequence[Curve]) -> dict[str, list[Curve]]:
-    """Which curves stand in which figure: all in `curves`; of several models under several rankings, one a ranking."""
-    rankings = dict.fromkeys(curve.settings["ranking"] for curve in curves)
-    if len(rankings) == 1 or len({curve.model for curve in curves}) == 1:
-        return {"curves": list(curves)}
-    return {f"curves-{name}": [curve for curve in curves if curve.settings["ranking"] == name] for name in rankings}
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """Two curves of a task by their labels, where each reaches the threshold, and their multiplier."""
-
-    task: str
-    first: str
-    against: str
-    first_k: float | None
-    second_k: float | None
-    value: float | None
-
-
-def segments_of(curves: Sequence[Curve], ratios: Iterable[Ratio]) -> dict[str, tuple[float, float, float]]:
-    """By task, where two curves reach the threshold and their multiplier; nothing where there are more than two."""
-    if any(len(group) != 2 for group in by_task(curves).values()):
-        return {}
-    labels = {curve.label for curve in curves}
-    return {
-        r.task: (r.first_k, r.second_k, r.value)
-        for r in ratios
-        if {r.first, r.against} <= labels
-        and r.first_k is not None and r.second_k is not None and r.value is not None
-    }  # fmt: skip
 
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers; panels take them in pairs.

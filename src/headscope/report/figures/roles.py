@@ -3,45 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.colors import ListedColormap
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
-from headscope.records import ROLES, Ablation, Roles
-from headscope.report.figures.panels import cell_of, label_heads, legend_fit, panel_grid
+from headscope.records import ROLES, Ablation, Check, Roles
+from headscope.report.figures.panels import blank, cell_of, label_heads, legend_fit, panel_grid
 from headscope.report.figures.titles import TITLES
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
 
 # Green, blue and red of Okabe and Ito, which stay apart for colour-blind readers.
 COLOURS = {"facilitation": "#009E73", "irrelevance": "#0072B2", "interference": "#D55E00"}
 NEITHER = "#DDDDDD"
 
 
-class Checked(Protocol):
-    """What the grid wants to know of a check."""
+def _keys() -> list[Patch]:
+    """What a legend says of colours."""
+    from matplotlib.patches import Patch
 
-    @property
-    def model(self) -> str: ...
-    @property
-    def task(self) -> str: ...
-    @property
-    def accuracy(self) -> float: ...
-    @property
-    def usable(self) -> bool: ...
+    return [Patch(color=colour, label=role.capitalize()) for role, colour in COLOURS.items()]
 
 
-def ablation_grid(checks: Sequence[Checked], ablations: Sequence[Ablation], *, width: float | None = None) -> Figure:
+def ablation_grid(checks: Sequence[Check], ablations: Sequence[Ablation], *, width: float | None = None) -> Figure:
     """A row per task, a column per model: change of the target's log-probability against the number of ablated heads, a
     line per score with a band from the lowest seed to the highest. A task that a model does not do says so."""
     tasks = list(dict.fromkeys(check.task for check in checks))
     models = list(dict.fromkeys(check.model for check in checks))
     curves = {(a.model, a.task): a for a in ablations}
-    figure = Figure(
-        figsize=(width or 2.6 * len(models) + 0.6, (1.9 if width is None else 1.5) * len(tasks) + 0.7),
-        layout="constrained",
-    )
+    figure = blank(width or 2.6 * len(models) + 0.6, (1.9 if width is None else 1.5) * len(tasks) + 0.7)
     panels = figure.subplots(len(tasks), len(models), squeeze=False)
     for check in checks:
         row, column = tasks.index(check.task), models.index(check.model)
@@ -64,8 +56,7 @@ def ablation_grid(checks: Sequence[Checked], ablations: Sequence[Ablation], *, w
             axes.plot(found.k, by_seed.mean(0), color=COLOURS[role], linewidth=1.4)
     for axes in panels[-1]:
         axes.set_xlabel("Number of Ablated Heads", fontsize=8)
-    lines = [Patch(color=COLOURS[role], label=role.capitalize()) for role in ROLES]
-    figure.legend(handles=lines, loc="outside upper center", fontsize=7 if width else 8, **legend_fit(3, width))
+    figure.legend(handles=_keys(), loc="outside upper center", fontsize=7 if width else 8, **legend_fit(3, width))
     return figure
 
 
@@ -97,7 +88,7 @@ def score_distributions(all_roles: Sequence[Roles], *, width: float | None = Non
         axes.set_ylim(0, 1.02)
         axes.tick_params(labelsize=7, length=2)
         axes.spines[["top", "right"]].set_visible(False)
-    handles: list = [Patch(color=COLOURS[role], label=role.capitalize()) for role in ROLES]
+    handles: list = _keys()
     if len(models) > 1:
         handles += [
             panels[0].plot([], [], color="black", linestyle=("-", "--", ":", "-.")[i % 4], label=name)[0]
@@ -110,6 +101,9 @@ def score_distributions(all_roles: Sequence[Roles], *, width: float | None = Non
 def role_map(roles: Roles, *, width: float | None = None) -> Figure:
     """Heads by layers, coloured by the role that a head has in most seeds, the fainter the fewer. The longer side lies
     flat."""
+    from matplotlib.colors import ListedColormap
+    from matplotlib.patches import Patch
+
     role_LH = roles.commonest
     L, H = role_LH.shape
     flat = L > H
@@ -118,8 +112,8 @@ def role_map(roles: Roles, *, width: float | None = None) -> Figure:
     shown, alpha = (role_LH.T, strength.T) if flat else (role_LH, strength)
     rows, columns = shown.shape
     cell = 0.22 if width is None else cell_of(columns, width)
-    size = width or max(3.6, columns * cell + 1.0), max(2.0 if width is None else 1.4, rows * cell + 1.2)
-    figure = Figure(figsize=size, layout="constrained")
+    high = max(2.0 if width is None else 1.4, rows * cell + 1.2)
+    figure = blank(width or max(3.6, columns * cell + 1.0), high)
     axes = figure.subplots()
     colours = ListedColormap([NEITHER, *(COLOURS[role] for role in ROLES)])
     axes.imshow(
@@ -129,7 +123,6 @@ def role_map(roles: Roles, *, width: float | None = None) -> Figure:
     label_heads(axes, rows, columns, flat)
     seeds = len(roles.g_plus)
     axes.set_title(f"{TITLES.get(roles.task, roles.task)}: {roles.model}, {seeds} seeds", fontsize=8, loc="left")
-    handles = [Patch(color=COLOURS[role], label=role.capitalize()) for role in ROLES]
-    handles.append(Patch(color=NEITHER, label="None"))
+    handles = [*_keys(), Patch(color=NEITHER, label="None")]
     figure.legend(handles=handles, loc="outside lower center", fontsize=6.5, **legend_fit(4, width))
     return figure

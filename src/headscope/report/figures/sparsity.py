@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from headscope.records import Attention, head_name
+from headscope.report.figures.panels import blank, panel_grid
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
-def training_curves(history: Sequence[Mapping[str, float]], constraint: str) -> Figure:
+def training_curves(history: Sequence[Mapping[str, float]], constraint: str, *, width: float | None = None) -> Figure:
     """Three panels over steps: connectivity on a log axis, the strength of the penalty, and the loss, held out and in
     training, with the target it is held to."""
-    figure = Figure(figsize=(8.2, 2.2), layout="constrained")
-    panels = figure.subplots(1, 3)
+    figure, panels = panel_grid(3, (2.6, 2.2), width)
     steps = [row["step"] for row in history]
     titles = {"kl": "Divergence from the dense model", "ce": "Cross-entropy"}
     columns = (
@@ -63,7 +66,7 @@ def attention_maps(
     whole = size * len(heads) + 1.0, 2 * size + 0.9
     # Letters shrink with the whole, or they would not fit any more.
     by = 1.0 if width is None else width / whole[0]
-    figure = Figure(figsize=(whole[0] * by, whole[1] * by), layout="constrained")
+    figure = blank(whole[0] * by, whole[1] * by)
     panels = figure.subplots(2, len(heads), squeeze=False)
     for column, (head, patterns) in enumerate(heads.items()):
         for row, pattern_TS in enumerate(patterns):

@@ -1,24 +1,34 @@
-"""A run folder as one plain dict, for the page: a section per command, from records and tables alone (no torch).
+"""A run folder as one plain dict, for the page: a section per command, from the run's outputs alone (no torch).
 
-Values are those of the files. What would make a page too large is reduced, and said: attention weights are rounded to
+Values are those of the records. What would make a page too large is reduced, and said: attention weights are rounded to
 1/255, and kept for some heads where prompts are long; of the edges, the first few thousand of a ranking are kept.
 """
 
 from __future__ import annotations
 
 import base64
+import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from headscope.records import ROLES, Ablation, Attention, Curve, EdgeScores, Roles, Scores
-from headscope.report.command import THRESHOLD, command_line, figure_line, shown
+from headscope.records import ROLES, Ablation, Attention, Curve, EdgeScores, Roles, Scores, crossing
+from headscope.report.command import command_line, figure_line, shown
+from headscope.report.figures.circuits import layer_of
+from headscope.report.outputs import OUTPUTS, Draw, Outputs
+from headscope.report.outputs.edges import Edges
+from headscope.report.outputs.functions import Functions
+from headscope.report.outputs.heads import Heads
+from headscope.report.outputs.roles import HeadRoles
+from headscope.report.outputs.series import Series
+from headscope.report.outputs.sparsity import SparseModel
 from headscope.report.reading import Reading, plain
 
 Section = dict[str, Any]
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -34,59 +44,71 @@ class Room:
 
 def collect(folder: Path, room: Room | None = None, within: Path | None = None) -> Section:
     """Everything that the page shows of a run."""
-    run, room = Reading(folder, within=within), room or Room()
-    manifest = run.manifest
-    parts = SECTIONS.get(manifest["command"], _nothing)(run, room)
-    if manifest["command"] and manifest["command"] not in SECTIONS:
-        run.notes.append(f"Nothing is known here of the command {manifest['command']!r}.")
-    checks = [found for name in run.names("check-", ".json") if isinstance(found := run.json(name), dict)]
+    run = Reading(folder, within=within)
+    manifest, command = run.manifest, run.manifest["command"]
+    if command and command not in OUTPUTS:
+        run.notes.append(f"Nothing is known here of the command {command!r}.")
+    outputs = OUTPUTS.get(command, Outputs)(run)
+    tables = run.made("tables", outputs.tables) or {}
+    parts = SECTIONS[command](outputs, room or Room()) if command in SECTIONS else {}
     return plain(
         {
-            "name": folder.name, "folder": shown(folder), "command": manifest["command"], "state": run.state,
+            "name": folder.name, "folder": shown(folder), "command": command, "state": run.state,
             "line": run.made("manifest.json", lambda: command_line(manifest, folder)),
-            "figure_line": figure_line(folder), "manifest": manifest, "checks": checks or parts.pop("checks", []),
-            "notes": run.notes, **parts,
+            "figure_line": figure_line(folder), "manifest": manifest, "checks": outputs.told_checks,
+            "tables": {name: table.dicts() for name, table in tables.items() if name not in WHOLE.get(command, ())},
+            **_figures(outputs), **parts, "notes": run.notes,
         }
     )  # fmt: skip
 
 
-def _heads(run: Reading, room: Room) -> Section:
-    scores = run.records("scores-", Scores)
-    known = list(scores.values())
+# Tables that say again, row by row, what a section holds as arrays.
+WHOLE = {"heads": ("heads", "curves"), "edges": ("edges", "curves"), "roles": ("roles", "ablation")}
+
+
+def _figures(outputs: Outputs) -> Section:
+    """The names of a run's figures, and pictures of those that the page does not draw by itself."""
+    figures = outputs.run.made("figures", outputs.figures) or {}
+    others = {name: draw for name, draw in figures.items() if not name.startswith(outputs.on_page)}
+    pictures = {name: outputs.run.made(name, lambda draw=draw: _picture(draw)) for name, draw in others.items()}
+    return {"figures": list(figures), "pictures": {name: made for name, made in pictures.items() if made}}
+
+
+def _picture(draw: Draw) -> str:
+    data = io.BytesIO()
+    draw().savefig(data, format="png", dpi=130, bbox_inches="tight")
+    return f"data:image/png;base64,{base64.b64encode(data.getvalue()).decode()}"
+
+
+def _heads(outputs: Heads, room: Room) -> Section:
     return {
-        "scores": run.each(scores, _scores),
-        "curves": run.each(run.records("curve-", Curve), lambda curve: _curve(curve) | _members(curve, known)),
-        "bands": run.each(run.records("band-", Curve), _curve),
-        "attention": _attention(run, known, room),
-        **_compared(run),
+        **_series(outputs),
+        "scores": _each(outputs, outputs.scores, _scores),
+        "attention": _attention(outputs, outputs.scores, room),
     }
 
 
-def _edges(run: Reading, room: Room) -> Section:
-    curves = run.records("curve-", Curve)
-    about = {(c.model, c.task, c.method): c.settings for c in curves.values()}
+def _edges(outputs: Edges, room: Room) -> Section:
+    about = {(c.model, c.task, c.method): c.settings for c in outputs.curves}
 
     def graph(scores: EdgeScores) -> Section:
-        settings = about.get((scores.model, scores.task, scores.method)) or run.manifest["settings"]
+        settings = about.get((scores.model, scores.task, scores.method)) or outputs.run.manifest["settings"]
         signed, choice = bool(settings.get("signed")), str(settings.get("choice", "top"))
-        order = scores.ranked(signed=signed, choice=choice)[: room.edges]
+        order = scores.ranked(signed=signed, choice=choice)
+        joined, order = scores.graph.joined(order), order[: room.edges]
         writer, reader = scores.graph.ends
         named = {"model": scores.model, "task": scores.task, "method": scores.method, **scores.shape}
         return {
             **named, "n": scores.settings.get("n"), "total": len(scores.graph), "signed": signed, "choice": choice,
-            "writer": writer[order], "reader": reader[order], "score": scores.values[order],
+            "writers": scores.graph.writers, "readers": scores.graph.readers,
+            "layers": {name: layer_of(name, scores.graph) for name in [*scores.graph.writers, "logits"]},
+            "writer": writer[order], "reader": reader[order], "score": scores.values[order], "joined": joined[order],
         }  # fmt: skip
 
-    return {
-        "graphs": run.each(run.records("edges-", EdgeScores), graph),
-        "curves": run.each(curves, _curve),
-        "bands": [],
-        "circuits": run.rows("circuits.csv"),
-        **_compared(run),
-    }
+    return {**_series(outputs), "graphs": _each(outputs, outputs.scores, graph)}
 
 
-def _roles(run: Reading, room: Room) -> Section:
+def _roles(outputs: HeadRoles, room: Room) -> Section:
     def fitted(roles: Roles) -> Section:
         scores = {role: getattr(roles, role) for role in ROLES}
         means = {role: found.mean(0) for role, found in scores.items()}
@@ -101,67 +123,65 @@ def _roles(run: Reading, room: Room) -> Section:
         lines = {role: {"mid": a.mean(0), "low": a.min(0), "high": a.max(0)} for role, a in by_seed.items()}
         return {"model": found.model, "task": found.task, "k": found.k, "lines": lines}
 
+    return {"roles": _each(outputs, outputs.roles, fitted), "ablations": _each(outputs, outputs.ablations, curve)}
+
+
+def _functions(outputs: Functions, room: Room) -> Section:
+    scores = [{**_scores(one), "ranking": ranking} for ranking, found in outputs.scores.items() for one in found]
+    return {"scores": scores, "comet": outputs.scored["comet"]}
+
+
+def _sparsity(outputs: SparseModel, room: Room) -> Section:
+    found = outputs.found
+    rates = [] if found is None else [Scores(found.model, "", "open edges", found.rates, found.rates[None])]
     return {
-        "roles": run.each(run.records("roles-", Roles), fitted),
-        "ablations": run.each(run.records("ablation-", Ablation), curve),
-        "effects": run.each(run.records("effects-", Scores), _scores),
-        "tables": {name: run.rows(f"{name}.csv") for name in ("shares", "patching", "agreement", "contrasts")},
+        "scores": [_scores(one) for one in rates],
+        "found": outputs.report,
+        "attention": _attention(outputs, [], room),
     }
 
 
-def _functions(run: Reading, room: Room) -> Section:
-    found = run.json("functions.json") if "functions.json" in run.manifest["files"] else None
-    found = found if isinstance(found, dict) else {}
-    rankings = run.manifest["settings"].get("rankings") or []
-
-    def ranked(name: str) -> list[Section]:
-        scores = run.each(run.records(f"scores-{name}-", Scores), _scores)
-        return [{**one, "ranking": name} for one in scores]
-
-    tables = {name: found.get(name) or [] for name in ("base", "sweep", "cross", "pushed", "rankings", "agreement")}
-    return {"scores": [one for name in rankings for one in ranked(name)], "tables": tables, "comet": found.get("comet")}
-
-
-def _sparsity(run: Reading, room: Room) -> Section:
-    report = run.json("report.json") if "report.json" in run.manifest["files"] else None
-    report = report if isinstance(report, dict) else {}
-    rows = run.rows("connectivity.csv")
-
-    def rates() -> list[Section]:
-        shape = max(row["layer"] for row in rows) + 1, max(row["index"] for row in rows) + 1
-        values = np.full(shape, np.nan)
-        for row in rows:
-            values[row["layer"], row["index"]] = row["connectivity"]
-        return [{"model": report.get("sparse", "sparse"), "task": "", "method": "open edges", "values": values}]
-
-    return {
-        "scores": (run.made("connectivity.csv", rates) if rows else None) or [],
-        "found": report, "checks": report.get("checks") or [],
-        "attention": _attention(run, [], room),
-    }  # fmt: skip
-
-
-def _nothing(run: Reading, room: Room) -> Section:
-    return {}
-
-
-SECTIONS: dict[str, Callable[[Reading, Room], Section]] = {
+SECTIONS: dict[str, Callable[[Any, Room], Section]] = {
     "heads": _heads, "edges": _edges, "roles": _roles, "functions": _functions, "sparsify-report": _sparsity,
 }  # fmt: skip
 
 
+def _each(outputs: Outputs, records: Sequence[R], make: Callable[[R], Section]) -> list[Section]:
+    """A section of each record; one whose numbers do not fit together is noted and left out."""
+    made = [outputs.run.made(type(record).__name__, lambda record=record: make(record)) for record in records]
+    return [one for one in made if one is not None]
+
+
 def _scores(scores: Scores) -> Section:
     L, H = scores.values.shape
-    values = scores.values.astype(np.float32).reshape(L, H)
-    n = len(scores.per_prompt)
-    return {"model": scores.model, "task": scores.task, "method": scores.method, "n": n, "values": values}
+    order = [l * H + h for l, h in scores.ranked()]
+    about = {"model": scores.model, "task": scores.task, "method": scores.method, "n": len(scores.per_prompt)}
+    return {**about, "values": scores.values.astype(np.float32).reshape(L, H), "order": order}
 
 
-def _curve(curve: Curve) -> Section:
-    k, mid, low, high = (part.reshape(len(curve.k)) for part in (curve.k, curve.explained, curve.low, curve.high))
-    about = {name: curve.settings.get(name) for name in ("ranking", "signed", "choice", "total", "n")}
-    named = {"model": curve.model, "task": curve.task, "method": curve.method, "label": curve.label}
-    return {**named, **about, "k": k, "mid": mid, "low": low, "high": high}
+def _series(outputs: Series) -> Section:
+    def curve(curve: Curve) -> Section:
+        k, mid, low, high = (part.reshape(len(curve.k)) for part in (curve.k, curve.explained, curve.low, curve.high))
+        about = {name: curve.settings.get(name) for name in ("ranking", "signed", "choice", "total", "n")}
+        named = {"model": curve.model, "task": curve.task, "method": curve.method, "label": curve.label}
+        needs = crossing(curve.k, curve.explained, outputs.threshold)
+        return {
+            **named,
+            **about,
+            "k": k,
+            "mid": mid,
+            "low": low,
+            "high": high,
+            "needs": needs,
+            **_members(curve, known),
+        }
+
+    known = [scores for scores in outputs.scores if isinstance(scores, Scores)]
+    return {
+        "curves": _each(outputs, outputs.curves, curve),
+        "bands": _each(outputs, outputs.bands, curve),
+        "threshold": outputs.threshold,
+    }
 
 
 def _members(curve: Curve, all_scores: Sequence[Scores]) -> Section:
@@ -179,16 +199,9 @@ def _members(curve: Curve, all_scores: Sequence[Scores]) -> Section:
     return {}
 
 
-def _compared(run: Reading) -> Section:
-    """The tables that compare curves, and the threshold at which they do."""
-    multipliers, summary = run.rows("multipliers.csv"), run.rows("summary.csv")
-    used = [row["threshold"] for row in [*multipliers, *summary] if row.get("threshold") is not None]
-    return {"multipliers": multipliers, "summary": summary, "threshold": used[0] if used else THRESHOLD}
-
-
-def _attention(run: Reading, scores: Sequence[Scores], room: Room) -> list[Section]:
-    found = run.records("attention-", Attention)
-    return run.each(found, lambda one: patterns(one, scores, room.attention / len(found)))
+def _attention(outputs: Heads | SparseModel, scores: Sequence[Scores], room: Room) -> list[Section]:
+    found = outputs.attention
+    return _each(outputs, found, lambda one: patterns(one, scores, room.attention / len(found)))
 
 
 def patterns(one: Attention, scores: Sequence[Scores], room: float) -> Section:

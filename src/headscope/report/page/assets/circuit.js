@@ -3,46 +3,16 @@
 
 const DRAWN = 250;
 
-function namesOf(graph) {
-  const writers = [{ name: "embedding", layer: -1, column: -1 }];
-  const readers = [];
-  const parts = graph.split === "qkv" ? [".q", ".k", ".v"] : [""];
-  for (let layer = 0; layer < graph.n_layers; layer++) {
-    for (let head = 0; head < graph.n_heads; head++) {
-      const one = { name: headName(layer, head), layer, column: head };
-      writers.push(one);
-      for (const part of parts) readers.push({ ...one, part });
-    }
-    const mlp = { name: `M${layer}`, layer: layer + 0.5, column: -1 };
-    writers.push(mlp);
-    readers.push({ ...mlp, part: "" });
-  }
-  readers.push({ name: "logits", layer: graph.n_layers, column: -1, part: "" });
-  return { writers, readers };
-}
-
-// Edges of a graph in rank order, with names.
+// Edges of a graph in rank order, with names; `joined`: the k from which on an edge lies on a path from the embedding to
+// the logits.
 function edgesOf(graph) {
-  if (graph.edges) return graph.edges;
-  const { writers, readers } = namesOf(graph);
-  graph.edges = graph.writer.map((writer, place) => {
-    const [from, to] = [writers[writer], readers[graph.reader[place]]];
-    return { rank: place + 1, edge: `${from.name}->${to.name}${to.part}`, from: from.name, to: to.name, score: graph.score[place] };
+  graph.edges ??= graph.writer.map((writer, place) => {
+    const [from, reader] = [graph.writers[writer], graph.readers[graph.reader[place]]];
+    const to = reader.replace(/\.[qkv]$/, "");
+    return { rank: place + 1, edge: `${from}->${reader}`, from, to, score: graph.score[place], joined: graph.joined[place] ?? Infinity };
   });
-  graph.nodes = new Map([...writers, ...readers].map((node) => [node.name, node]));
+  graph.nodes ??= new Map(Object.entries(graph.layers).map(([name, layer]) => [name, { name, layer, column: Number(/H(\d+)$/.exec(name)?.[1] ?? -1) }]));
   return graph.edges;
-}
-
-// Those on a path from the embedding to the logits.
-function connectedOf(edges) {
-  let alive = edges;
-  for (;;) {
-    const reached = new Set(["embedding", ...alive.map((edge) => edge.to)]);
-    const leads = new Set(["logits", ...alive.map((edge) => edge.from)]);
-    const now = alive.filter((edge) => reached.has(edge.from) && leads.has(edge.to));
-    if (now.length === alive.length) return alive;
-    alive = now;
-  }
 }
 
 function reachedFrom(name, edges, from, to) {
@@ -108,8 +78,7 @@ function circuitGraph(graph, state) {
   }
 
   function draw({ k, floor, connected, node }) {
-    let chosen = edges.slice(0, k).filter((edge) => Math.abs(edge.score ?? 0) >= (floor / 100) * largest);
-    if (connected) chosen = connectedOf(chosen);
+    const chosen = edges.slice(0, k).filter((edge) => Math.abs(edge.score ?? 0) >= (floor / 100) * largest && (!connected || edge.joined <= k));
     shown = chosen.slice(0, DRAWN);
     lines.replaceChildren(...shown.toReversed().map(linkOf));
     const height = (name) => graph.nodes.get(name).layer;

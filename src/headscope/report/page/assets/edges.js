@@ -18,8 +18,7 @@ function circuits(run, state) {
   on(only, "change", () => state.set({ connected: only.checked }));
   const tools = h("div", { class: "tools" }, h("label", {}, "Hide edges below ", floor, said, " of the largest score"),
     h("label", {}, only, " Only edges on a path from embedding to logits"), button("Let go of the component", () => state.set({ node: null }), { class: "small" }));
-  const names = unique(run.circuits.map((row) => `circuit-${row.model}-${row.task}-${row.method}`));
-  return figureOf("Circuit of the k best edges", { run, names, wide: unique(run.graphs.map((one) => one.model)).length > 1,
+  return figureOf("Circuit of the k best edges", { run, names: namesOf(run, "circuit-"), wide: unique(run.graphs.map((one) => one.model)).length > 1,
     note: "Layers go upward, a column per head number, MLPs and both ends to the right. Orange helps, purple hinders, width follows the root of the score. Click a component (or use the arrow keys) to see the paths through it." }, tools, box);
 }
 
@@ -44,13 +43,13 @@ function edgeSection(run) {
   const methods = unique(run.graphs.map((one) => one.method));
   const steps = stepsOf(run.curves, true);
   const first = run.curves.find((curve) => curve.task === tasks[0]);
-  const state = choices({ task: tasks[0], method: methods[0], steps, k: stepAt(first, run.threshold, steps), floor: 0, connected: false, node: null, scope: { pass() {} } },
+  const state = choices({ task: tasks[0], method: methods[0], steps, k: stepAt(first, steps), floor: 0, connected: false, node: null, scope: { pass() {} } },
     run.folder, { task: tasks, method: methods, k: steps });
-  const facts = run.circuits.map(({ low, high, ...row }) => ({ ...row, explained: known(row.explained) ? interval(row.explained, low, high) : "–" }));
+  const facts = (run.tables.circuits || []).map(({ low, high, ...row }) => ({ ...row, explained: known(row.explained) ? interval(row.explained, low, high) : "–" }));
   return [
     h("div", { class: "controls" }, choice("Task", tasks, state, "task", titleOf), choice("Method", methods, state, "method"), slider("Edges", steps, state)),
     h("div", { class: "grid" }, curveFigure(run, state, unique(run.curves.map((curve) => curve.task)), { what: "edges", log: true }),
-      readout("Edges", state, (task) => seriesOf(run, task), run.summary, run.threshold, tasks.length > 1),
+      readout("Edges", state, (task) => seriesOf(run, task), run.tables.summary || [], run.threshold, tasks.length > 1),
       run.graphs.length ? circuits(run, state) : null, run.graphs.length ? edgeTable(run, state) : null,
       h("div", {}, comparison(run), facts.length ? figureOf("Circuits at the threshold, run by themselves", {}, plainTable("Circuits", facts)) : null)),
   ];

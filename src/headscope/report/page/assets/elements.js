@@ -64,13 +64,6 @@ const unique = (values) => [...new Set(values)];
 const listed = (words) => (words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words.at(-1)}`);
 const plural = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;
 
-// Heads as places in one flat list, the one that matters most first.
-function ranked(values, bySign) {
-  const flat = values.flat();
-  const key = flat.map((value) => (known(value) ? (bySign ? value : Math.abs(value)) : -Infinity));
-  return flat.map((_, place) => place).sort((a, b) => key[b] - key[a] || a - b);
-}
-
 function bytesOf(text) {
   const raw = atob(text);
   const bytes = new Uint8Array(raw.length);
@@ -153,6 +146,9 @@ const copyButton = (text, label = "Copy", title = "") => {
 
 const commandLine = (text) =>
   h("div", { class: "command" }, h("code", { tabindex: "0", "aria-label": "Command" }, text), copyButton(text));
+
+// The figures of a run whose names begin so.
+const namesOf = (run, start) => run.figures.filter((name) => name.startsWith(start));
 
 // A figure: what it shows, what to know of it, and the command that draws it for a paper.
 function figureOf(title, { note = "", names = [], run = null, wide = false } = {}, ...content) {

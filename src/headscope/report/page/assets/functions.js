@@ -1,7 +1,7 @@
 // The section of a function study: masking a function's heads against masking others, and where those heads are.
 
 function functionSection(run) {
-  const { base, sweep, cross, pushed, rankings: found, agreement } = run.tables;
+  const { base = [], sweep = [], cross, pushed, rankings: found, agreement } = run.tables;
   const rankings = unique(run.scores.map((one) => one.ranking).concat(sweep.map((row) => row.ranking)));
   const functions = unique(run.scores.map((one) => one.task).concat(base.map((row) => row.function)));
   if (rankings.length === 0) return h("p", { class: "empty" }, "Nothing is finished yet.");
@@ -32,7 +32,7 @@ function functionSection(run) {
   const inside = () => maps.forEach(({ map, order }) => map.members(new Map(order.slice(0, state.get("k")).map((place) => [place, 1]))));
   state.watch("ranking", ({ ranking }) => {
     maps = run.scores.filter((one) => one.ranking === ranking).map((scores) => {
-      const order = ranked(scores.values, false);
+      const { order } = scores;
       const heads = scores.values[0].length;
       const describe = (place) => [headName(Math.floor(place / heads), place % heads), `score ${signed(scores.values.flat()[place])}`, `rank ${order.indexOf(place) + 1} of ${order.length}`];
       return { order, map: headMap({ title: titleOf(scores.task), values: scores.values, describe, onPick: (head) => state.set({ head }) }) };
@@ -47,7 +47,7 @@ function functionSection(run) {
     h("div", { class: "controls" }, choice("Ranking", rankings, state, "ranking"), slider("Heads", steps, state, "masked")),
     run.comet ? h("p", { class: "small-words" }, run.comet) : null,
     h("div", { class: "grid" },
-      sweep.length ? figureOf("Answers with the K best heads masked, against K at random", { run, names: rankings.map((name) => `functions-${name}`), wide: true, note: "Bands from the lowest draw to the highest; the dotted line is the score with no heads masked." }, panels) : null,
+      sweep.length ? figureOf("Answers with the K best heads masked, against K at random", { run, names: namesOf(run, "functions-"), wide: true, note: "Bands from the lowest draw to the highest; the dotted line is the score with no heads masked." }, panels) : null,
       run.scores.length ? figureOf("Heads of each function", { wide: true, note: "Framed heads are the k best of the ranking." }, box) : null,
       h("div", { class: "wide tables" }, plainTable("Answers with every head in place", base), plainTable("K best against K random heads masked", sweep),
         plainTable("One function's heads masked, another's questions asked", cross), plainTable("Heads pushed towards correct answers", pushed),

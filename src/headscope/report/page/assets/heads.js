@@ -16,9 +16,11 @@ function bandsOf(run, task) {
     .map((band) => ({ ...band, curve: band, label: `${band.model}, random`, colour: "grey", dash: "dots" }));
 }
 
+const multipliersOf = (run) => run.tables.multipliers || [];
+
 // The dashed line between two curves at the threshold: between two series only, or between the models' first ones.
 function segmentOf(run, task) {
-  const rows = run.multipliers.filter((row) => row.task === task && known(row.multiplier) && known(row.first_k) && known(row.second_k));
+  const rows = multipliersOf(run).filter((row) => row.task === task && known(row.multiplier) && known(row.first_k) && known(row.second_k));
   // (Where several rankings are compared, the one of the first curve is drawn.)
   const first = run.curves.find((curve) => curve.task === task);
   const second = run.curves.find((curve) => first && curve.task === task && curve.model !== first.model && curve.method === first.method && curve.ranking === first.ranking);
@@ -42,10 +44,8 @@ function curveFigure(run, state, tasks, { what, log }) {
   }));
   const legend = unique(panels.flatMap((panel) => panel.series).map((one) => JSON.stringify([one.label, one.colour, one.dash])));
   const words = legend.map((text) => JSON.parse(text)).map(([label, colour, dash]) => ({ label, colour, dash }));
-  const rankings = unique(run.curves.map((curve) => curve.ranking || "task"));
-  const names = rankings.length === 1 || unique(run.curves.map((curve) => curve.model)).length === 1 ? ["curves"] : rankings.map((name) => `curves-${name}`);
   const bars = run.bands?.length ? " Grey: the lowest to the highest of random rankings." : "";
-  return figureOf(`Explained effect against ${what} kept`, { run, names, wide: tasks.length > 1,
+  return figureOf(`Explained effect against ${what} kept`, { run, names: namesOf(run, "curves"), wide: tasks.length > 1,
     note: `Bands are 95 % bootstrap intervals over prompts; the dotted line is the threshold, ${run.threshold}.${bars} Hover to read values, click to set k.` },
   legendOf(words), h("div", { class: "panels" }, panels.map((panel) => panel.element)));
 }
@@ -73,7 +73,7 @@ function headMaps(run, state) {
   state.watch("task method", ({ task, method }) => {
     const found = run.scores.filter((one) => one.task === task && one.method === method);
     maps = found.map((scores) => {
-      const places = new Map(ranked(scores.values, false).map((place, rank) => [place, rank + 1]));
+      const places = new Map(scores.order.map((place, rank) => [place, rank + 1]));
       const curve = () => run.curves.find((one) => one.model === scores.model && one.task === task && one.method === method && (one.ranking || "task") === state.get("ranking"));
       const describe = (place) => {
         const heads = scores.values[0].length;
@@ -90,8 +90,7 @@ function headMaps(run, state) {
   });
   state.watch("k ranking", inside);
   state.watch("head k ranking", ({ head }) => maps.forEach(({ map }) => map.point(head)));
-  const names = unique(run.scores.map((one) => `heads-${one.model}-${one.task}-${one.method}`));
-  return figureOf("Head maps", { run, names, wide: unique(run.scores.map((one) => one.model)).length > 1,
+  return figureOf("Head maps", { run, names: namesOf(run, "heads-"), wide: unique(run.scores.map((one) => one.model)).length > 1,
     note: "A cell is a head; orange helps, purple hinders. Framed heads are kept at the chosen k (where each prompt has a ranking of its own, the stronger the frame the more prompts keep it). Click a head, or use the arrow keys." }, box);
 }
 
@@ -99,7 +98,7 @@ function headTable(run, state) {
   const at = (row) => membersAt(run.curves.find((one) => one.model === row.model && one.task === row.task && one.method === row.method && (one.ranking || "task") === state.get("ranking")), state.get("k"));
   let inside = new Map();
   const rowsOf = (task, method) => run.scores.filter((one) => one.task === task && one.method === method).flatMap((scores) =>
-    ranked(scores.values, false).map((place, rank) => ({ model: scores.model, task, method, place, rank: rank + 1,
+    scores.order.map((place, rank) => ({ model: scores.model, task, method, place, rank: rank + 1,
       head: nameAt(place, scores.values[0].length), score: scores.values.flat()[place] })));
   const table = tableOf({ caption: "Heads by score", rows: [], search: true, page: 25, sort: { key: "rank", down: false }, onPick: (row) => state.set({ head: row.head }),
     rowClass: (row) => [inside.get(row.model)?.has(row.place) ? "in" : "", row.head === state.get("head") ? "chosen" : ""].join(" ").trim(),
@@ -123,8 +122,8 @@ function headSection(run) {
   const steps = stepsOf(run.curves, false);
   const first = run.curves.find((curve) => curve.task === tasks[0]);
   const best = run.scores.find((one) => one.task === tasks[0]);
-  const state = choices({ task: tasks[0], method: methods[0], ranking: rankings[0] || "task", steps, k: stepAt(first, run.threshold, steps),
-    head: best ? nameAt(ranked(best.values, false)[0], best.values[0].length) : null, prompt: 0 },
+  const state = choices({ task: tasks[0], method: methods[0], ranking: rankings[0] || "task", steps, k: stepAt(first, steps),
+    head: best ? nameAt(best.order[0], best.values[0].length) : null, prompt: 0 },
   run.folder, { task: tasks, method: methods, ranking: rankings, k: steps, head: best ? best.values.flat().map((_, place) => nameAt(place, best.values[0].length)) : [], prompt: [0, 1] });
   const words = { task: "per task", prompt: "per prompt" };
   return [
@@ -132,15 +131,15 @@ function headSection(run) {
       choice("Ranking", rankings, state, "ranking", (name) => words[name] || name), slider("Heads", steps, state)),
     h("div", { class: "grid" },
       curveFigure(run, state, unique(run.curves.map((curve) => curve.task)), { what: "heads", log: false }),
-      readout("Heads", state, (task) => [...seriesOf(run, task), ...bandsOf(run, task)], run.summary, run.threshold, tasks.length > 1),
+      readout("Heads", state, (task) => [...seriesOf(run, task), ...bandsOf(run, task)], run.tables.summary || [], run.threshold, tasks.length > 1),
       run.scores.length ? headMaps(run, state) : null, attentionFigure(run, state), headTable(run, state),
       comparison(run)),
   ];
 }
 
 function comparison(run) {
-  if (run.multipliers.length === 0) return null;
-  const rows = run.multipliers.map((row) => ({ ...row, needs: `${fixed(row.first_k, 1)} / ${fixed(row.second_k, 1)}` }));
+  const rows = multipliersOf(run).map((row) => ({ ...row, needs: `${fixed(row.first_k, 1)} / ${fixed(row.second_k, 1)}` }));
+  if (rows.length === 0) return null;
   const ends = (row) => (known(row.low) || known(row.high) ? ` [${fixed(row.low, 2)}, ${fixed(row.high, 2)}]` : "");
   const columns = [
     { key: "task", title: "Task", show: titleOf }, ...(rows[0].first ? [{ key: "first", title: "First" }] : []), { key: "against", title: "Against" },

@@ -20,11 +20,17 @@ function notesOf(run) {
   return h("div", { class: "notes", role: "note" }, h("strong", {}, `${plural(run.notes.length, "file")} of this run could not be shown`), h("ul", {}, run.notes.map((note) => h("li", {}, note))));
 }
 
+// Figures that the page does not draw by itself.
+function picturesOf(run) {
+  const pictures = Object.entries(run.pictures);
+  return pictures.length ? h("div", { class: "grid" }, pictures.map(([name, data]) => figureOf(name, { run, names: [name] }, h("img", { class: "picture", src: data, alt: name })))) : null;
+}
+
 function runSection(run, place) {
   const { kind, about } = headline(run);
   let content;
   try {
-    content = SECTIONS[run.command] ? SECTIONS[run.command](run) : null;
+    content = SECTIONS[run.command] ? SECTIONS[run.command](run) : Object.entries(run.tables).map(([name, rows]) => plainTable(name, rows));
   } catch (error) {
     run.notes.push(`The figures could not be drawn: ${error.message}`);
     content = null;
@@ -33,7 +39,7 @@ function runSection(run, place) {
   return h("section", { id: `run-${place}`, class: "run", "aria-label": `${kind}: ${run.name}` },
     h("h2", {}, kind, " ", h("span", { class: "about" }, about)),
     h("p", { class: "small-words" }, h("span", { class: `state ${run.state.replace(" ", "-")}` }, run.state), ` ${run.folder}`),
-    notesOf(run), run.line ? commandLine(run.line) : null, content,
+    notesOf(run), run.line ? commandLine(run.line) : null, content, picturesOf(run),
     h("details", {}, h("summary", {}, "Manifest"), copyButton(manifest, "Copy manifest"), run.line ? commandLine(run.figure_line) : null, h("pre", { tabindex: "0" }, manifest)));
 }
 

@@ -68,8 +68,7 @@ function accuracyTable() {
   const found = new Map();
   for (const run of page.runs) for (const check of run.checks) found.set(`${run.command === "roles"} ${check.model} ${check.task} ${check.n}`, check);
   if (found.size === 0) return null;
-  const usable = (row) => row.accuracy > 0.5 && !(known(row.corrupt_metric) && row.metric <= row.corrupt_metric);
-  const rows = [...found.values()].map((row) => ({ ...row, usable: usable(row) }));
+  const rows = [...found.values()];
   const bar = (value) => h("span", { class: "bar" }, svg("svg", { viewBox: "0 0 60 8", "aria-hidden": "true" },
     svg("rect", { class: "track", width: 60, height: 8, rx: 2 }), svg("rect", { class: "amount", width: 60 * (value || 0), height: 8, rx: 2 })), fixed(value));
   const columns = [

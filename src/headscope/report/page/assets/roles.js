@@ -37,7 +37,7 @@ function roleSection(run) {
   const columns = [{ key: "head", title: "Head" }, { key: "task", title: "Task", show: titleOf }, { key: "model", title: "Model" }, { key: "role", title: "Role" }, ...ROLES.map(number)];
   return h("div", { class: "grid" },
     figureOf("Change of the target's log-probability as heads are taken away", { run, names: ["ablation"], wide: true, note: "Heads in the order of each score; bands from the lowest seed to the highest, on held-out prompts." }, legend, h("div", { class: "panels" }, panels)),
-    maps.length ? figureOf("Role maps", { run, names: run.roles.map((one) => `map-${one.model}-${one.task}`), wide: true, note: "The role that a head has in most seeds; the fainter, the weaker. Hover for its scores: mean over seeds, lowest and highest." }, legend.cloneNode(true), h("div", { class: "side-by-side" }, maps.map((map) => map.element))) : null,
+    maps.length ? figureOf("Role maps", { run, names: namesOf(run, "map-"), wide: true, note: "The role that a head has in most seeds; the fainter, the weaker. Hover for its scores: mean over seeds, lowest and highest." }, legend.cloneNode(true), h("div", { class: "side-by-side" }, maps.map((map) => map.element))) : null,
     rows.length ? figureOf("Heads", {}, tableOf({ caption: "Roles of heads", columns, rows, search: true, page: 25, sort: { key: "facilitation", down: true }, onPick: (row) => state.set({ head: row.head }) }).element) : null,
     h("div", {}, plainTable("Share of heads with each role", run.tables.shares), plainTable("Facilitation against exact patching", run.tables.patching),
       plainTable("Agreement between models", run.tables.agreement), plainTable("Gates that keep one task and forget another", run.tables.contrasts)));

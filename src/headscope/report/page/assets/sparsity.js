@@ -4,7 +4,7 @@ function sparsitySection(run) {
   const found = run.found;
   const rates = run.scores[0];
   const tasks = unique((run.attention || []).map((one) => one.task));
-  const state = choices({ task: tasks[0] ?? "", head: rates ? nameAt(ranked(rates.values, true)[0], rates.values[0].length) : null, prompt: 0 });
+  const state = choices({ task: tasks[0] ?? "", head: rates ? nameAt(rates.order[0], rates.values[0].length) : null, prompt: 0 });
   const row = (name, of, show = fixed) => ({ name, dense: show(of.dense), sparse: show(of.sparse), random: show(of["random gates"]) });
   const percent = (value) => (known(value) ? `${(100 * value).toFixed(2)} %` : "–");
   const lost = found["ce above dense"];

@@ -51,16 +51,10 @@ function effectAt(curve, k) {
   return { measured: false, mid: between("mid"), low: between("low"), high: between("high") };
 }
 
-// Where a curve first reaches the threshold, rounded up to a step.
-function stepAt(curve, threshold, steps) {
-  const place = curve ? curve.mid.findIndex((value) => known(value) && value >= threshold) : -1;
-  if (place < 0) return steps[Math.min(steps.length - 1, Math.round(steps.length / 4))];
-  let k = curve.k[place];
-  if (place > 0 && known(curve.mid[place - 1])) {
-    const rise = curve.mid[place] - curve.mid[place - 1];
-    k = curve.k[place - 1] + ((threshold - curve.mid[place - 1]) / rise) * (curve.k[place] - curve.k[place - 1]);
-  }
-  return steps.find((step) => step >= k) ?? steps.at(-1);
+// The first step at which a curve has reached the threshold; one in the first quarter where it never does.
+function stepAt(curve, steps) {
+  if (!known(curve?.needs)) return steps[Math.min(steps.length - 1, Math.round(steps.length / 4))];
+  return steps.find((step) => step >= curve.needs) ?? steps.at(-1);
 }
 
 // A row per series: its explained effect at the chosen k.

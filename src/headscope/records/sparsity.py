@@ -1,0 +1,36 @@
+"""A sparse model measured beside its dense origin, on the same windows of text.
+
+Shape letters: N windows, L layers, H heads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from headscope.records.curve import resampled
+from headscope.records.record import Record
+
+
+@dataclass(frozen=True)
+class Sparsity(Record):
+    """Open attention edges of a sparse model, and what it loses: in nats, by window, all under hard gates."""
+
+    model: str
+    dense: str
+    rates: np.ndarray  # (L, H), share of causal attention edges that are open
+    connectivity: np.ndarray  # (N,), the same share over all heads
+    ce: np.ndarray  # (N,), cross-entropy
+    dense_ce: np.ndarray  # (N,), that of the dense model
+    kl: np.ndarray  # (N,), divergence from the dense model
+    random: dict[str, float]  # connectivity, ce and kl with gates open at random, each head at its own rate
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def above_dense(self) -> dict[str, float]:
+        """How much its cross-entropy exceeds the dense model's, with a 95 % bootstrap interval over windows."""
+        lost = self.ce - self.dense_ce
+        again = [lost[rows].mean() for rows in resampled(len(lost), 1000, self.settings["seed"])]
+        low, high = np.quantile(again, (0.025, 0.975))
+        return {"mean": float(lost.mean()), "low": float(low), "high": float(high)}

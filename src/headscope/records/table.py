@@ -1,0 +1,46 @@
+"""A table of results: rows of plain values under named columns, and the one way it becomes CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headscope.records.files import write_bytes
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns and rows; floats: how numbers with a fraction are written to a file (all digits, if not said)."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+    floats: str = ""
+
+    @classmethod
+    def of(cls, columns: str, rows: Iterable[Sequence[Any]], floats: str = "") -> Table:
+        """columns: their names, separated by spaces."""
+        return cls(tuple(columns.split()), [tuple(row) for row in rows], floats)
+
+    @classmethod
+    def of_dicts(cls, rows: Sequence[Mapping[str, Any]]) -> Table:
+        """Rows under the keys of the last one; what an earlier row does not have stays empty."""
+        columns = tuple(rows[-1]) if rows else ()
+        return cls(columns, [tuple(row.get(name) for name in columns) for row in rows])
+
+    def dicts(self) -> list[dict[str, Any]]:
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+    def csv(self) -> bytes:
+        """As CSV in UTF-8: a line of names, then a line per row; every line ends in a line feed."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(self.columns)
+        writer.writerows([format(v, self.floats) if isinstance(v, float) else v for v in row] for row in self.rows)
+        return text.getvalue().encode()
+
+    def save(self, path: str | Path) -> Path:
+        return write_bytes(Path(path), self.csv())

@@ -1,0 +1,107 @@
+"""What is shown of making a model sparse, and of a sparse model beside its dense origin."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headscope.records import Attention, Sparsity, Table, head_name
+from headscope.report.figures.panels import head_grid
+from headscope.report.figures.sparsity import open_heads, training_curves
+from headscope.report.outputs.outputs import Draw, Outputs
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Sparsify(Outputs):
+    """How the training went."""
+
+    @cached_property
+    def history(self) -> list[dict[str, float]]:
+        """A row per evaluation, as the checkpoint keeps them."""
+        return (self.run.metadata("checkpoint.safetensors") or {}).get("history", [])
+
+    def figures(self) -> dict[str, Draw]:
+        constraint = self.run.manifest["settings"].get("constraint", "kl")
+        return {"training": partial(training_curves, self.history, constraint)} if self.history else {}
+
+    def tables(self) -> dict[str, Table]:
+        return {"history": Table.of_dicts(self.history)}
+
+    def findings(self, *, top: int = 10) -> dict[str, Any]:
+        settings = self.run.manifest["settings"]
+        about = {name: settings[name] for name in ("model", "length", "constraint", "margin")}
+        return {"run": str(self.run.folder), **about, "history": self.history, "figures": self.drawn}
+
+
+class SparseModel(Outputs):
+    """Where edges are open, then attention maps of both models."""
+
+    on_page = ("connectivity", "attention")
+
+    @cached_property
+    def found(self) -> Sparsity | None:
+        return next(iter(self.run.records("sparsity", Sparsity).values()), None)
+
+    @cached_property
+    def attention(self) -> list[Attention]:
+        return list(self.run.records("attention-", Attention).values())
+
+    @cached_property
+    def report(self) -> dict[str, Any]:
+        """The comparison in numbers; nothing before it is made."""
+        if self.found is None:
+            return {}
+        found, accuracy = self.found, {check.task: {} for check in self.checks}
+        for check in self.checks:
+            accuracy[check.task]["sparse" if check.model == found.model else "dense"] = check.accuracy
+        means = {name: float(getattr(found, name).mean()) for name in ("connectivity", "ce", "dense_ce", "kl")}
+        # A share of causal edges says little without the length.
+        edges = (found.settings["length"] + 1) / 2
+        never = np.argwhere(found.rates == 0).tolist()
+        return {
+            "dense": found.dense, "sparse": found.model, "connectivity": means["connectivity"],
+            "edges per query": {
+                "dense": edges, "sparse": edges * means["connectivity"],
+                "random gates": edges * found.random["connectivity"],
+            },
+            "ce": {"dense": means["dense_ce"], "sparse": means["ce"], "random gates": found.random["ce"]},
+            "ce above dense": found.above_dense(),
+            "divergence": {"sparse": means["kl"], "random gates": found.random["kl"]},
+            "random connectivity": found.random["connectivity"],
+            "per layer": [round(float(rate), 6) for rate in found.rates.mean(1)],
+            "never open": [head_name(l, h) for l, h in never], "accuracy": accuracy,
+            "checks": [asdict(check) for check in self.checks],
+            "windows": {name: found.settings[name] for name in ("text", "count", "length")},
+        }  # fmt: skip
+
+    def figures(self) -> dict[str, Draw]:
+        figures: dict[str, Draw] = {}
+        if self.found is not None:
+            figures["connectivity"] = partial(open_share, self.found)
+        if len(self.attention) == 2:
+            figures["attention"] = partial(open_heads, *self.attention)
+        return figures
+
+    def tables(self) -> dict[str, Table]:
+        if self.found is None:
+            return {}
+        rows = [(head_name(l, h), l, h, float(rate)) for (l, h), rate in np.ndenumerate(self.found.rates)]
+        return {"connectivity": Table.of("head layer index connectivity", rows, floats=".6f")}
+
+    def files(self) -> dict[str, bytes]:
+        return {"report.json": (json.dumps(self.report, indent=2, ensure_ascii=False) + "\n").encode()}
+
+    def findings(self, *, top: int = 10) -> dict[str, Any]:
+        return {"run": str(self.run.folder), **self.report, "figures": self.drawn}
+
+
+def open_share(found: Sparsity, *, width: float | None = None) -> Figure:
+    """A cell per head: the share of its attention edges that are open."""
+    title, limits = f"{found.model}: attention edges that are open", (0.0, float(found.rates.max()))
+    return head_grid(found.rates, title=title, colours="Blues", limits=limits, scale="Share", width=width)[0]
