@@ -74,11 +74,11 @@ class Curve(Record):
         return self.metrics[0]
 
     def effect(self, rows: np.ndarray | slice) -> np.ndarray:
-        """Explained effect at every k over the given prompts only."""
-        base = self.base[rows].mean()
+        """Explained effect at every k over the given prompts only, (P,); of several draws of prompts, (P, draws)."""
+        base = self.base[rows].mean(axis=-1)
         # Where there is no effect to explain, the answer is NaN.
         with np.errstate(divide="ignore", invalid="ignore"):
-            return (self.metrics[:, rows].mean(axis=1) - base) / (self.clean[rows].mean() - base)
+            return (self.metrics[:, rows].mean(axis=-1) - base) / (self.clean[rows].mean(axis=-1) - base)
 
     def effects(self, resamples: int, seed: int) -> np.ndarray:
         """(S, P): the curve over drawn prompts, once per resample; those it came with where the ranking was drawn
@@ -86,7 +86,9 @@ class Curve(Record):
         if self.drawn is not None:
             return self.drawn
         draws = resampled(len(self.clean), resamples, seed, self.half)
-        return np.stack([self.effect(rows) for rows in draws]) if draws else np.empty((0, len(self.k)))
+        # (In parts, so that a long curve over many prompts needs little memory.)
+        parts = np.array_split(np.array(draws).reshape(-1, len(self.clean)).astype(int), 20)
+        return np.concatenate([self.effect(rows_SN).T for rows_SN in parts])
 
     @property
     def label(self) -> str:
