@@ -33,8 +33,8 @@ class Small(Outputs):
     def tables(self):
         return {"best": Table.of("head score", self.scores[0].top(2))}
 
-    def findings(self):
-        return {**super().findings(), "best": dict(self.scores[0].top(2))}
+    def findings(self, *, top: int = 10):
+        return {**super().findings(top=top), "best": dict(self.scores[0].top(2))}
 
 
 class Larger(Small):

@@ -187,7 +187,8 @@ def _sparsify(found: Findings) -> None:
     for row in history if len(history) <= 12 else [history[i * (len(history) - 1) // 11] for i in range(12)]:
         table.add_row(
             f"{row['step']:.0f}", f"{row['connectivity']:.2%}", f"{row['connectivity'] * edges:.2f}",
-            f"{row['ce']:.4f}", f"{row['dense_ce']:.4f}", f"{row['kl']:.4f}", f"{row['train']:.4f}", f"{row['strength']:.3g}",
+            f"{row['ce']:.4f}", f"{row['dense_ce']:.4f}", f"{row['kl']:.4f}", f"{row['train']:.4f}",
+            f"{row['strength']:.3g}",
         )  # fmt: skip
     out.print(table)
     last = history[-1]

@@ -34,7 +34,7 @@ class Sparsify(Outputs):
         return {"history": Table.of_dicts(self.history)}
 
     def findings(self, *, top: int = 10) -> dict[str, Any]:
-        settings = self.run.manifest["settings"]
+        settings = {**self.run.manifest["settings"], **self.run.shown}
         about = {name: settings[name] for name in ("model", "length", "constraint", "margin")}
         return {"run": str(self.run.folder), **about, "history": self.history, "figures": self.drawn}
 
