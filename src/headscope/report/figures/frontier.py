@@ -30,8 +30,9 @@ def frontier_panels(rows: Sequence[Mapping[str, Any]], threshold: float, *, widt
             axes.plot(at, [row[what] for row in known], color=colour, marker="o", markersize=3, label=task)
             # Where some resampled curves never get there, the interval has no end.
             whole = [row for row in known if row[f"{what}_low"] is not None and row[f"{what}_high"] is not None]
-            ends = [[row[f"{what}_{end}"] for row in whole] for end in ("low", "high")]
-            axes.fill_between([row["edges_per_query"] for row in whole], *ends, color=colour, alpha=0.15, linewidth=0)
+            low, high = ([row[f"{what}_{end}"] for row in whole] for end in ("low", "high"))
+            at = [row["edges_per_query"] for row in whole]
+            axes.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
     titles = ("Nats above dense", "Accuracy", f"Heads for {threshold:.0%}", f"Edges for {threshold:.0%}")
     for axes, title in zip(panels, titles, strict=True):
         axes.set_title(title, fontsize=9, loc="left")
