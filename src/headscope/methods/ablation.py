@@ -8,6 +8,8 @@ forward pass per head and prompt, of which the engine runs only the part above t
 
 from __future__ import annotations
 
+from typing import Literal
+
 from headscope.errors import InputError
 from headscope.models.model import Model
 from headscope.records import Scores
@@ -15,7 +17,7 @@ from headscope.running.fills import effects, session_opener
 from headscope.tasks.task import Task
 
 
-def ablation(model: Model, task: Task, *, fill: str = "mean") -> Scores:
+def ablation(model: Model, task: Task, *, fill: Literal["mean", "zero", "mean-position"] = "mean") -> Scores:
     """Exact: take one head's output away (mean or zero in its place), and see what the answer loses.
 
     fill: "mean" (over the task's clean prompts and positions), "mean-position" (at each position) or "zero".

@@ -15,15 +15,15 @@ from torch import Tensor
 
 from headscope.models.model import Model
 from headscope.records import Scores
-from headscope.running.fills import fill_opener
-from headscope.running.gradients import gate_gradient, gate_settings, z_and_gradient
+from headscope.running.fills import FillName, fill_opener
+from headscope.running.gradients import GateGradient, gate_gradient, gate_settings, z_and_gradient
 from headscope.running.measure import per_prompt
 from headscope.running.targets import Targets
 from headscope.tasks.task import Task
 
 
 def attribution(
-    model: Model, task: Task, *, fill: str = "corrupt", gates: str = "hard", temperature: float = 1.0,
+    model: Model, task: Task, *, fill: FillName = "corrupt", gates: GateGradient = "hard", temperature: float = 1.0
 ) -> Scores:  # fmt: skip
     """Patching to first order: gradient times difference, one backward pass for all heads.
 

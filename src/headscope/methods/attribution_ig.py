@@ -19,15 +19,15 @@ from torch import Tensor
 from headscope.errors import InputError
 from headscope.models.model import Model
 from headscope.records import Scores
-from headscope.running.fills import fill_opener
-from headscope.running.gradients import embeddings, gate_gradient, gate_settings, z_and_gradient, z_of
+from headscope.running.fills import FillName, fill_opener
+from headscope.running.gradients import GateGradient, embeddings, gate_gradient, gate_settings, z_and_gradient, z_of
 from headscope.running.measure import per_prompt
 from headscope.running.targets import Targets
 from headscope.tasks.task import Task
 
 
 def attribution_ig(
-    model: Model, task: Task, *, steps: int = 5, fill: str = "corrupt", gates: str = "hard",
+    model: Model, task: Task, *, steps: int = 5, fill: FillName = "corrupt", gates: GateGradient = "hard",
     temperature: float = 1.0,
 ) -> Scores:  # fmt: skip
     """Attribution with the gradient averaged over points between the corrupt and the clean embeddings.

@@ -18,8 +18,8 @@ from headscope.models.model import Model
 from headscope.records import EdgeScores
 from headscope.running.edge_gradients import edge_attribution
 from headscope.running.edge_session import view_of
-from headscope.running.fills import writer_fill
-from headscope.running.gradients import gate_gradient, gate_settings
+from headscope.running.fills import FillName, writer_fill
+from headscope.running.gradients import GateGradient, gate_gradient, gate_settings
 from headscope.running.measure import each_batch
 from headscope.running.targets import Targets
 from headscope.tasks.task import Task
@@ -30,8 +30,8 @@ def eap(
     task: Task,
     *,
     split: str = "none",
-    fill: str = "corrupt",
-    gates: str = "hard",
+    fill: FillName = "corrupt",
+    gates: GateGradient = "hard",
     temperature: float = 1.0,
     per_prompt: bool = False,
 ) -> EdgeScores:
@@ -54,8 +54,8 @@ def attribute_edges(
     *,
     split: str,
     steps: int,
-    fill: str,
-    gates: str,
+    fill: FillName,
+    gates: GateGradient,
     temperature: float,
     per_prompt: bool,
 ) -> EdgeScores:

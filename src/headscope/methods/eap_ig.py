@@ -15,6 +15,8 @@ from headscope.errors import InputError
 from headscope.methods.eap import attribute_edges
 from headscope.models.model import Model
 from headscope.records import EdgeScores
+from headscope.running.fills import FillName
+from headscope.running.gradients import GateGradient
 from headscope.tasks.task import Task
 
 
@@ -24,8 +26,8 @@ def eap_ig(
     *,
     steps: int = 5,
     split: str = "none",
-    fill: str = "corrupt",
-    gates: str = "hard",
+    fill: FillName = "corrupt",
+    gates: GateGradient = "hard",
     temperature: float = 1.0,
     per_prompt: bool = False,
 ) -> EdgeScores:

@@ -18,7 +18,7 @@ from headscope.errors import InputError
 from headscope.models.model import Model
 from headscope.records import EdgeScores
 from headscope.running.edge_session import view_of
-from headscope.running.fills import edge_session_opener
+from headscope.running.fills import FillName, edge_session_opener
 from headscope.running.measure import per_prompt
 from headscope.running.targets import Targets
 from headscope.tasks.task import Task
@@ -26,7 +26,7 @@ from headscope.tasks.task import Task
 
 @torch.no_grad()
 def edge_patching(
-    model: Model, task: Task, *, split: str = "none", fill: str = "corrupt", edges: Sequence[str] | None = None
+    model: Model, task: Task, *, split: str = "none", fill: FillName = "corrupt", edges: Sequence[str] | None = None
 ) -> EdgeScores:
     """Exact: cut one edge at a time, and see what the answer loses.
 

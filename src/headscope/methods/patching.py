@@ -10,6 +10,7 @@ which the engine runs only the part that can change.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from headscope.errors import InputError
 from headscope.models.model import Model
@@ -22,7 +23,7 @@ from headscope.tasks.task import Task
 DIRECTIONS = ("noising", "denoising")
 
 
-def patching(model: Model, task: Task, *, direction: str = "noising") -> Scores:
+def patching(model: Model, task: Task, *, direction: Literal["noising", "denoising"] = "noising") -> Scores:
     """Exact: put one head's output from the other run in its place, and see how the answer changes.
 
     direction: "noising" puts the corrupt value into the clean run, "denoising" the clean value into the corrupt run.

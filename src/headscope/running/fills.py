@@ -17,6 +17,7 @@ Shape letters: B prompts, T positions, H heads, K head width, W writers, D strea
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -34,7 +35,8 @@ from headscope.running.session import Session
 from headscope.running.targets import Targets, refuse_unfit
 from headscope.tasks.task import Task
 
-FILLS = ("corrupt", "mean", "zero", "mean-position")
+FillName = Literal["corrupt", "mean", "zero", "mean-position"]
+FILLS: tuple[FillName, ...] = get_args(FillName)
 
 
 Opener = Callable[[Sequence[int], Targets], Session]

@@ -6,7 +6,7 @@ Shape letters: B prompts, T positions, H heads, K head width, D stream width.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -20,7 +20,8 @@ from headscope.running.layer_modules import replaced
 from headscope.running.targets import Targets, metrics_of
 
 # How a sparse model's gates pass gradients; a dense model has none.
-GATES = ("hard", "straight-through")
+GateGradient = Literal["hard", "straight-through"]
+GATES: tuple[GateGradient, ...] = get_args(GateGradient)
 
 
 def gate_gradient(gates: str, temperature: float) -> AbstractContextManager[None]:

@@ -27,6 +27,11 @@ class Chosen:
         said = "".join(f":{name}={value}" for name, value in self.options.items())
         return replace(scores, method=f"{scores.method}{said}")
 
+    def towards(self, fill: str) -> dict[str, str]:
+        """The study's fill, for a method that ranks towards a fill, knows this one, and was not given another."""
+        kind = method_options(self.score).get("fill", (None, None))[0]
+        return {"fill": fill} if "fill" not in self.options and fill in get_args(kind) else {}
+
 
 def chosen_methods(
     texts: Sequence[str], known: Mapping[str, Callable[..., Any]], what: str = "", reserved: Sequence[str] = ()

@@ -23,29 +23,33 @@ from headscope.runs.run import open_run
 from headscope.studies.chosen_methods import chosen_methods
 from headscope.studies.settings import EdgeSettings
 from headscope.studies.subjects import subjects
-from headscope.sweeps import run_circuit, sweep
+from headscope.sweeps import crossfit, run_circuit, sweep
 
 
 def study_edges(settings: EdgeSettings, *, out: Path) -> Edges:
     """Run the study, or go on with it, in the folder `out`."""
     methods = chosen_methods(settings.methods, EDGE_METHODS, " for edges", reserved=["split"])
     pick = {"signed": settings.signed, "choice": settings.choice}
+    filled = {"fill": settings.fill, "baseline": settings.baseline}
     with open_run(out, settings) as run:
         for subject in subjects(run, settings.models, settings.tasks, n=settings.n, seed=settings.seed):
             model, task = subject.model, subject.task
             subject.check()
             for method in methods:
-                make = partial(method, model, task, split=settings.split)
-                scores = subject.unit("edges", EdgeScores, make, method=method.label, split=settings.split)
-                how = {"points": settings.points, "fill": settings.fill, **pick}
+                options = {"split": settings.split, **method.towards(settings.fill)}
+                score = partial(method, **options)
+                scores = subject.unit("edges", EdgeScores, partial(score, model, task), method=method.label, **options)
+                how = {"points": settings.points, **filled, **pick}
                 make = partial(sweep, model, task, scores, **how)
-                curve = subject.unit("curve", Curve, make, method=method.label, split=settings.split, **how)
+                make = partial(crossfit, model, task, score, **how) if settings.crossfit else make
+                how |= {"split": settings.split, "crossfit": settings.crossfit}
+                curve = subject.unit("curve", Curve, make, method=method.label, **how)
                 if "random" not in scores.method:
                     # Measured, because the curve says it between two of its points only.
                     chosen = {"connected": settings.connected, **pick}
                     circuit = circuit_at(scores, curve, settings.threshold, **chosen)
-                    make = partial(run_circuit, model, task, scores, circuit.keep, fill=settings.fill, **pick)
-                    about = {"split": settings.split, "fill": settings.fill, **chosen}
+                    make = partial(run_circuit, model, task, scores, circuit.keep, **filled, **pick)
+                    about = {"split": settings.split, **filled, **chosen}
                     k = circuit.settings["k"]
                     subject.unit("circuit", Curve, make, method=method.label, named=[k], **about)
         return write(run, Edges)

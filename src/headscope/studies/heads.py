@@ -17,6 +17,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+from headscope.errors import InputError
 from headscope.methods import METHODS
 from headscope.records import Attention, Curve, Scores
 from headscope.report.outputs import write
@@ -26,22 +27,28 @@ from headscope.studies.attention import attention_of, shows_patterns
 from headscope.studies.chosen_methods import chosen_methods
 from headscope.studies.settings import HeadSettings
 from headscope.studies.subjects import subjects
-from headscope.sweeps import random_band, sweep
+from headscope.sweeps import crossfit, random_band, sweep
 
 
 def study_heads(settings: HeadSettings, *, out: Path) -> Heads:
     """Run the study, or go on with it, in the folder `out`."""
     methods = chosen_methods(settings.methods, METHODS)
-    kept = {"signed": settings.signed, "fill": settings.fill}
+    kept = {"signed": settings.signed, "fill": settings.fill, "baseline": settings.baseline}
+    if settings.crossfit and "prompt" in settings.rankings:
+        raise InputError("--crossfit ranks one half of the prompts for the other; --ranking prompt has one for each.")
     with open_run(out, settings) as run:
         for subject in subjects(run, settings.models, settings.tasks, n=settings.n, seed=settings.seed):
             model, task = subject.model, subject.task
             subject.check()
             for method in methods:
-                scores = subject.unit("scores", Scores, partial(method, model, task), method=method.label)
+                score = partial(method, **method.towards(settings.fill))
+                make = partial(score, model, task)
+                scores = subject.unit("scores", Scores, make, method=method.label, **method.towards(settings.fill))
                 for ranking in settings.rankings:
                     how = {"ranking": ranking, "points": settings.points, **kept}
                     make = partial(sweep, model, task, scores, **how)
+                    make = partial(crossfit, model, task, score, **how) if settings.crossfit else make
+                    how["crossfit"] = settings.crossfit
                     subject.unit("curve", Curve, make, method=method.label, named=[ranking], **how)
             if shows_patterns(model, task):
                 subject.unit("attention", Attention, partial(attention_of, model, task))

@@ -46,6 +46,12 @@ class Swept(Drawn):
     fill: Literal["corrupt", "mean", "zero", "mean-position"] = option(
         "corrupt", "What replaces what is not kept: corrupt, mean, zero or mean-position."
     )
+    baseline: Literal["corrupt", "empty"] = option(
+        "corrupt", "What an explained effect of 0 is: the corrupt run, or the empty circuit, where every curve starts."
+    )
+    crossfit: bool = option(
+        False, "Rank on one half of the prompts and run on the other, both ways: no prompt judges its own ranking."
+    )
     signed: bool = option(
         False, "Rank from most positive to most negative, not by absolute score; gives CPR instead of CMD."
     )

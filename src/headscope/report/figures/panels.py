@@ -161,9 +161,13 @@ def curve_panels(
             axes.fill_between(band.k, band.low, band.high, color="0.5", alpha=0.25, linewidth=0)
             axes.plot(band.k, band.explained, color="0.5", linewidth=0.9, linestyle=":", label=f"{band.model}, random")
         for curve, colour in zip(series, colours * len(series), strict=False):
-            axes.fill_between(curve.k, curve.low, curve.high, color=colour, alpha=0.22, linewidth=0)
+            # (A log axis has no place for the empty circuit.)
+            shown = curve.k > 0 if log else slice(None)
+            axes.fill_between(
+                curve.k[shown], curve.low[shown], curve.high[shown], color=colour, alpha=0.22, linewidth=0
+            )
             label = ", ".join(words for words in curve.label.split(", ") if words not in common)
-            axes.plot(curve.k, curve.explained, color=colour, linewidth=1.4, label=label)
+            axes.plot(curve.k[shown], curve.explained[shown], color=colour, linewidth=1.4, label=label)
         if task in segments:
             first, second, ratio = segments[task]
             axes.plot([first, second], [threshold] * 2, color="black", linestyle="--", linewidth=1)

@@ -9,7 +9,9 @@ from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from typing import Any
 
-from headscope.records import Curve, EdgeScores, Multiplier, Scores, Table, multiplier, needed
+import numpy as np
+
+from headscope.records import Curve, EdgeScores, Multiplier, Scores, Table, area_multiplier, multiplier, needed
 from headscope.report.command import THRESHOLD
 from headscope.report.figures.panels import by_task, curve_panels
 from headscope.report.outputs.outputs import Draw, Outputs
@@ -24,10 +26,12 @@ class Compared:
     against: str
     ranking: str
     found: Multiplier
+    stays: Multiplier  # where each curve stays above the threshold
+    mean: Multiplier  # over all thresholds
 
     def as_dict(self) -> dict[str, Any]:
         about = {"task": self.task, "first": self.first, "against": self.against, "ranking": self.ranking}
-        return {**about, **asdict(self.found)}
+        return {**about, **asdict(self.found), "stays": asdict(self.stays), "mean": asdict(self.mean)}
 
 
 class Series(Outputs):
@@ -76,11 +80,17 @@ class Series(Outputs):
             for k, mid, low, high in zip(c.k, c.explained, c.low, c.high, strict=True)
         ]
         ratios = [
-            (c.task, c.first, c.against, m.value, m.low, m.high, m.dense_k, m.sparse_k, m.threshold, m.note)
+            (
+                c.task, c.first, c.against, m.value, m.low, m.high, m.dense_k, m.sparse_k, m.threshold, m.note,
+                *(number for one in (c.stays, c.mean) for number in (one.value, one.low, one.high)),
+            )
             for c in self.compared
             for m in (c.found,)
-        ]
-        columns = "task first against multiplier low high first_k second_k threshold note"
+        ]  # fmt: skip
+        columns = (
+            "task first against multiplier low high first_k second_k threshold note stays stays_low stays_high mean "
+            "mean_low mean_high"
+        )
         return {
             "summary": Table.of_dicts(self.summaries),
             "curves": Table.of("model task method ranking k explained low high", points, floats=".6g"),
@@ -111,22 +121,27 @@ def compare(curves: Sequence[Curve], threshold: float) -> list[Compared]:
         same = (curve.method, curve.settings["ranking"]) if several else ()
         groups.setdefault((curve.task, *same), []).append(curve)
     return [
-        Compared(c.task, group[0].label, c.label, c.settings["ranking"], multiplier(group[0], c, threshold=threshold))
+        Compared(
+            c.task, group[0].label, c.label, c.settings["ranking"], multiplier(group[0], c, threshold=threshold),
+            multiplier(group[0], c, threshold=threshold, stays=True), area_multiplier(group[0], c),
+        )
         for group in groups.values()
         for c in group[1:]
-    ]
+    ]  # fmt: skip
 
 
 def summary(curve: Curve, threshold: float) -> dict[str, Any]:
     """One curve in a few numbers. As in MIB, a ranking by signed score gives CPR, one by absolute score CMD."""
     about, need = curve.settings, needed(curve, threshold=threshold)
-    signed = about["signed"]
+    signed, stays = about["signed"], needed(curve, threshold=threshold, stays=True)
     return {
         "model": curve.model, "task": curve.task, "method": curve.method, "ranking": about["ranking"],
         "choice": about.get("choice", "top"), "signed": signed, "total": about["total"], "threshold": threshold,
         "k_at_threshold": need.k, "k_low": need.low, "k_high": need.high, "at_none": float(curve.explained[0]),
         "at_all": float(curve.explained[-1]), "area": curve.area, "cpr": curve.cpr if signed else None,
-        "cmd": None if signed else curve.cmd,
+        "cmd": None if signed else curve.cmd, "k_stays": stays.k, "k_stays_low": stays.low,
+        "k_stays_high": stays.high, "k_mean": float(np.exp(curve.log_area)), "fill": about["fill"],
+        "baseline": about.get("baseline", "corrupt"), "scored_on": about.get("scored_on", "the same prompts"),
     }  # fmt: skip
 
 
