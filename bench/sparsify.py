@@ -17,17 +17,19 @@ from shapes import gpt2_small, peak_memory, ratio
 
 from headscope.models.sparse_gate import CONFIG_KEY, Gates, deciding
 from headscope.sparse.objective import cross_entropy, divergence, mean_fraction
+from headscope.sparse.offsets import add_offsets
 
 WINDOWS, LENGTH, BAR = 4, 256, 1.6
 KINDS = ("dense", "sparse, cross-entropy constraint", "sparse, divergence constraint")
 
 
 def steps() -> dict:
-    """A function per kind of step: forward, loss, backward, AdamW, all weights trained."""
+    """A function per kind of step: forward, loss, backward, AdamW, all weights and offsets trained."""
     model = gpt2_small()
     ids_BT = torch.randint(0, 50257, (WINDOWS, LENGTH), generator=torch.Generator().manual_seed(0))
     trained = copy.deepcopy(model.hf)
     setattr(trained.config, CONFIG_KEY, {"bias": 0.0})
+    add_offsets(trained, model, None)
     optimizer = torch.optim.AdamW(trained.parameters(), lr=1e-6)
 
     def step(kind: str) -> None:

@@ -115,7 +115,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("addition"), help="folder for both models and the picture")
     parser.add_argument("--quick", action="store_true", help="a few steps of everything, to see that it runs")
     options = parser.parse_args()
-    out, steps, sparse_steps = options.out, *((20, 20) if options.quick else (1600, 800))
+    out, steps, sparse_steps = options.out, *((20, 20) if options.quick else (800, 500))
     torch.set_num_threads(1)
 
     tokenizer = new_tokenizer()
@@ -139,10 +139,11 @@ def main() -> None:
     sparse = hs.load(out / "sparse")
 
     pairs = out / "carry.jsonl"
-    pairs.write_text("".join(json.dumps(pair) + "\n" for pair in carry_pairs(problems[:1000], 100)))
+    count = 12 if options.quick else 100
+    pairs.write_text("".join(json.dumps(pair) + "\n" for pair in carry_pairs(problems[:1000], count)))
     found, by_heads, by_edges = {}, [], []
     for title, model in (("dense", dense), ("sparse", sparse)):
-        task = hs.tasks.make_task(str(pairs), model.tokenizer, n=100, seed=0)
+        task = hs.tasks.make_task(str(pairs), model.tokenizer, n=count, seed=0)
         scores = hs.methods.patching(model, task)
         by_heads.append(hs.sweep(model, task, scores))
         by_edges.append(hs.sweep(model, task, hs.methods.eap_ig(model, task)))

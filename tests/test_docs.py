@@ -62,6 +62,7 @@ SMALL = {
     "roles": "--n 4 --held-out 2 --compare 2 --seeds 1 --format png",
     "sparsify": "--steps 2 --windows 32 --held-out 8 --length 12 --batch 4 --lora-rank 4",
     "sparsify-report": "--n 4 --windows 8 --length 12",
+    "sparsity-frontier": "--n 4 --windows 8 --length 12 --format png",
     "reproduce": "--preset quick --models nano,sparse --only 004 --comet none --format png",
     "view": "--port 0",
 }

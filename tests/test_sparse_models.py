@@ -33,6 +33,26 @@ def test_the_sparse_smollm2(smollm2: hs.Model):
     assert hs.check(sparse, task).accuracy >= hs.check(smollm2, task).accuracy - 0.15
 
 
+def test_the_sparse_nano(nano: hs.Model):
+    assert size(builtin_folder("nano-sparse")) < 300_000
+    sparse = hs.load("nano-sparse")
+    assert len(getattr(sparse.hf.config, CONFIG_KEY)["offsets"]) == nano.n_layers
+    for name in ("ioi", "ioi-long", "greater-than", "docstring"):
+        # The prompts that no training of either model has seen.
+        task = hs.tasks.make_task(name, nano.tokenizer, n=500, seed=0)
+        assert hs.check(sparse, task).accuracy >= hs.check(nano, task).accuracy - 0.03
+        # Open edges per query on the task's own prompts, of one length.
+        length = len(task.clean_ids[0])
+        ids = torch.tensor([row for row in task.clean_ids if len(row) == length])
+        assert connectivity(sparse, ids).mean() * (length + 1) / 2 <= 1.0
+    # IOI's heads are fewer.
+    task = hs.tasks.ioi(nano.tokenizer, n=60, seed=5)
+    curves = [hs.sweep(model, task, hs.methods.patching(model, task)) for model in (nano, sparse)]
+    found = hs.multiplier(*curves, threshold=0.9)
+    assert found.low is not None
+    assert found.low > 1
+
+
 def connectivity_untrained(model: hs.Model, ids: torch.Tensor) -> float:
     """Open edges when the gates are put on the dense model as it is."""
     config = model.hf.config

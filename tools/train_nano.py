@@ -33,11 +33,11 @@ from headscope.tasks.greater_than import draw as draw_greater_than
 from headscope.tasks.ioi import NAMES
 from headscope.tasks.ioi import draw as draw_ioi
 from headscope.tasks.ioi_long import draw as draw_ioi_long
-from headscope.tasks.task import Pair
+from headscope.tasks.items import Item
 
 FOLDER = Path(__file__).parents[1] / "src" / "headscope" / "models" / "nano"
 CALENDAR = calendar(SINGLES, YEARS)
-DRAW: dict[str, Callable[[random.Random, int], Pair]] = {
+DRAW: dict[str, Callable[[random.Random, int], Item]] = {
     "ioi": lambda rng, slot: draw_ioi(rng, slot, NAMES),
     "ioi-long": lambda rng, slot: draw_ioi_long(rng, slot, NAMES),
     "greater-than": lambda rng, slot: draw_greater_than(rng, slot, CALENDAR),
@@ -56,8 +56,8 @@ def line(kind: str, rng: random.Random, held_out: set[str]) -> tuple[str, str]:
     while pair.clean in held_out or pair.corrupt in held_out:
         pair = DRAW[kind](rng, rng.randrange(2))
     if kind.startswith("ioi") and rng.random() < UNDECIDED:
-        return pair.corrupt, rng.choice(pair.answers + pair.wrong)
-    return pair.clean, rng.choice(pair.answers)
+        return pair.corrupt, rng.choice(pair.targets + pair.foils)
+    return pair.clean, rng.choice(pair.targets)
 
 
 def train_tokenizer(rng: random.Random) -> PreTrainedTokenizerFast:

@@ -1,11 +1,12 @@
 """Makes `nano-sparse`, the sparse variant of `nano` inside the package: an adapter to it, trained in a few minutes.
 
-    python tools/train_nano_sparse.py [--out FOLDER] [--steps N] [--strength X] [--seed S]
+    python tools/train_nano_sparse.py [--out FOLDER] [--steps N] [--strength X] [--seed S] [--start ADAPTER]
 
 1. Draw lines from the tasks' templates, as `train_nano.py` does, without its held-out prompts. A window is one line
    from its beginning and others behind it, as many as fit.
 2. `headscope sparsify` on those windows: gates with learned offsets, a fixed strength on open edges per query, a
-   falling rate and temperature, averaged weights.
+   falling rate and temperature, averaged weights. Then again from there, shorter and with a third of the strength: what
+   was closed too hard opens, and the model recovers.
 3. Keep the adapter, and print what was reached on the held-out prompts.
 """
 
@@ -16,6 +17,7 @@ import random
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -43,12 +45,23 @@ def windows(model: hs.Model, count: int, held_out: set[str], rng: random.Random)
     return torch.tensor(rows)
 
 
+def sparsify(nano: hs.Model, out: Path, held_out: set[str], *, steps: int, seed: int, **options: Any) -> list[dict]:
+    """A run on windows of its own, each read once."""
+    out.mkdir(parents=True)
+    text = out.with_suffix(".safetensors")
+    save_file({"ids": windows(nano, 16 * steps + 128, held_out, random.Random(seed)).int()}, text)
+    return hs.sparsify(
+        nano, out=out, text=str(text), windows=16 * steps, length=LENGTH, steps=steps, seed=seed, positions=1.0,
+        penalty="edges", rate=0.0, average=50, every=100, **options,
+    )  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train the package's small sparse model.")
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder to write")
     parser.add_argument("--steps", type=int, default=700)
     parser.add_argument("--strength", type=float, default=0.15)
-    parser.add_argument("--penalty", default="edges")
+    parser.add_argument("--start", type=Path, help="an adapter to begin the second run from, instead of the first run")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
 
@@ -57,16 +70,19 @@ def main() -> None:
     tasks = {name: TASKS[name](nano.tokenizer, n=HELD_OUT, seed=0) for name in DRAW}
     held_out = {prompt for task in tasks.values() for prompt in task.clean}
     with tempfile.TemporaryDirectory() as folder:
-        text, run = Path(folder, "text.safetensors"), Path(folder, "run")
-        drawn = windows(nano, 16 * options.steps + 128, held_out, random.Random(options.seed))
-        save_file({"ids": drawn.int()}, text)
-        history = hs.sparsify(
-            nano, out=run, text=str(text), windows=16 * options.steps, length=LENGTH, steps=options.steps,
-            positions=1.0, strength=options.strength, penalty=options.penalty, rate=0.0, lr=2e-3, lr_end=5e-5,
-            temperature=1.0, temperature_end=0.5, offset_lr=5.0, average=50, every=100, seed=options.seed,
+        begun = options.start
+        if begun is None:
+            begun = Path(folder, "down", "adapter")
+            sparsify(
+                nano, Path(folder, "down"), held_out, steps=options.steps, seed=options.seed, strength=options.strength,
+                lr=2e-3, lr_end=5e-5, temperature=1.0, temperature_end=0.5, offset_lr=5.0,
+            )  # fmt: skip
+        history = sparsify(
+            nano, Path(folder, "again"), held_out, steps=options.steps // 3, seed=options.seed + 1, start=str(begun),
+            strength=options.strength / 3, lr=1e-3, lr_end=3e-5, temperature=0.5, temperature_end=0.5, offset_lr=2.0,
         )  # fmt: skip
         shutil.rmtree(options.out, ignore_errors=True)
-        shutil.copytree(run / "adapter", options.out)
+        shutil.copytree(Path(folder, "again", "adapter"), options.out)
     last = history[-1]
     print(f"{last['edges_per_query']:.2f} open edges per query and head, divergence {last['kl']:.3f}")
     sparse = hs.load(options.out)
