@@ -151,7 +151,7 @@ def test_own_code_beside_a_known_architecture_is_not_run(folder: Path):
 def test_unknown_models(capfd, name: str):
     told = refused(headscope(capfd, "check", name, "--task", "ioi"))
     assert f"There is no model {name}" in told
-    assert "Known: smollm2-135m, smollm2-135m-sparse, nano, a folder, a GGUF file" in told
+    assert "Known: smollm2-135m, smollm2-135m-sparse, nano, nano-sparse, a folder, a GGUF file" in told
 
 
 @pytest.mark.parametrize("name", ["./nothing", "/no/such/folder", "no/such/folder", "nothing.gguf", "two words"])

@@ -307,7 +307,7 @@ def test_edge_curves_know_fills_and_baselines(nano, fill):
     assert curve.k.tolist() == [0, 20, total]
     assert curve.explained[[0, 2]] == pytest.approx([0, 1], abs=1e-4)
     assert (curve.settings["fill"], curve.settings["baseline"]) == (fill, "empty")
-    keep = scores.circuit(20)
+    keep = scores.circuit(20).keep
     one = run_circuit(nano, task, scores, keep, fill=fill, baseline="empty")
     assert one.explained[-1] == pytest.approx(curve.explained[1], abs=1e-4)
     rest = hs.crossfit(nano, task, lambda m, t: hs.methods.eap(m, t, fill="zero"), fill=fill, k=[total])

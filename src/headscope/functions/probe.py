@@ -83,11 +83,12 @@ def probe(model: str, z: dict[str, Tensor], *, seed: int = 0, held_out: float = 
 
 @dataclass(frozen=True)
 class _Questions:
-    """What `Scores.of` wants to know of a task."""
+    """What `Scores.of` wants to know of a task; no curve is ever run on its prompts, so they have no digest."""
 
     name: str
     seed: int
     count: int
+    digest: str = ""
 
     def __len__(self) -> int:
         return self.count
