@@ -122,7 +122,7 @@ def test_python_blocks(name, tmp_path, monkeypatch):
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the commands find: the files that the documents show, the run of `make demo`, and nothing else."""
     folder = tmp_path_factory.mktemp("docs")
-    pair, targets, questions = (json.loads(block) for block in blocks(TEXTS["docs/own.md"], "json"))
+    pair, targets, questions = (json.loads(block) for block in blocks(TEXTS["docs/custom-models-and-tasks.md"], "json"))
     blimp = {"sentence_good": "The cats sleep here.", "sentence_bad": "The cats sleeps here."}
     gsm8k = {"question": "Tom has 2 hats and buys 1. How many has he?", "answer": "2 + 1 = <<2+1=3>>3 hats.\n#### 3"}
     rows = {"my-task": [pair], "my-targets": [targets] * 8, "blimp": [blimp] * 8, "gsm8k": [gsm8k] * 8}
@@ -209,7 +209,7 @@ def options(command: Any) -> set[str]:
 
 
 def test_messages_in_the_table_of_errors_are_messages():
-    table = TEXTS["docs/own.md"].partition("## What the errors mean")[2]
+    table = TEXTS["docs/custom-models-and-tasks.md"].partition("## What the errors mean")[2]
     messages = re.findall(r"^\| `(.+?)` \|", table, re.MULTILINE)
     assert len(messages) > 5
     code = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))

@@ -16,15 +16,15 @@ from transformers import BertConfig, BertModel
 import headscope as hs
 from headscope.functions.answers import plain, same_number, score_answers
 from headscope.functions.builtin import builtin_items, builtin_questions
-from headscope.functions.causal import ablation, attribution, encode_prefix, encode_questions, telling_task
+from headscope.functions.causal import ablation, attribution, encode_prefix, encode_questions, surprisal_task
 from headscope.functions.cogqa import questions_of, read_cogqa
 from headscope.functions.embedding import embedder
 from headscope.functions.generation import Answer, Interventions, generate
 from headscope.functions.masking import choose, clipped, masks
 from headscope.functions.probe import elbow, probe
-from headscope.functions.pushing import pushes
 from headscope.functions.questions import FUNCTIONS, Question, split
-from headscope.functions.states import answer_states, telling_tokens
+from headscope.functions.states import answer_states, highest_surprisal
+from headscope.functions.steering import steering_vectors
 from headscope.records import Scores
 from headscope.running.interventions import patched
 from headscope.running.session import Engine, Session
@@ -282,16 +282,16 @@ def test_states_are_those_of_generation(nano):
     prompts = encode_questions(nano, [question.prompt for question in parts.test])
     prefix = encode_prefix(nano, parts.prefix)
     (answers,) = generate(nano, prompts, prefix=prefix, max_new_tokens=4, stop=())
-    z_NLHK = answer_states(nano, prompts, answers, prefix=prefix, telling=2)
+    z_NLHK = answer_states(nano, prompts, answers, prefix=prefix, tokens=2)
     for i, answer in enumerate(answers):
         with hs.record(nano) as z:
             nano.hf(input_ids=torch.tensor([prefix + prompts[i] + answer.ids]))
         first = len(prefix) + len(prompts[i]) - 1
-        at = [first + token for token in telling_tokens(answer, 2)]
+        at = [first + token for token in highest_surprisal(answer, 2)]
         for layer in range(nano.n_layers):
             torch.testing.assert_close(z_NLHK[i, layer], z[layer][0, at].mean(0), atol=1e-4, rtol=1e-3)
-    assert telling_tokens(Answer("", [1, 2, 3], [0.1, 3.0, 2.0]), 2) == [1, 2]
-    assert telling_tokens(Answer("", []), 2) == [0]
+    assert highest_surprisal(Answer("", [1, 2, 3], [0.1, 3.0, 2.0]), 2) == [1, 2]
+    assert highest_surprisal(Answer("", []), 2) == [0]
 
 
 @torch.no_grad()
@@ -299,7 +299,7 @@ def test_ablation_behind_the_examples(nano):
     """The fast session against plain runs with a mask per position; attribution approximates the same."""
     parts = split(builtin_questions().questions["inference"], "inference", n=2, shots=1)
     prefix = encode_prefix(nano, parts.prefix)
-    task = telling_task(nano, parts.test, prefix=prefix, name="inference")
+    task = surprisal_task(nano, parts.test, prefix=prefix, name="inference")
     assert all(ids[: len(prefix)] == prefix for ids in task.clean_ids)
     scores = ablation(nano, task, start=len(prefix))
     for layer, head in ((0, 1), (2, 3), (3, 0)):
@@ -329,7 +329,7 @@ def test_pushes_go_from_wrong_to_right(nano):
     z_NLHK = torch.randn(20, 4, 4, nano.reach.head_widths[0])
     right = np.array([1] * 10 + [0] * 10)
     z_NLHK[:10, 1, 1, 0] += 6
-    shifts = pushes(nano, z_NLHK, right, [(1, 1)], [1.0, -2.0])
+    shifts = steering_vectors(nano, z_NLHK, right, [(1, 1)], [1.0, -2.0])
     assert shifts is not None
     towards = shifts[1][0, 1]
     assert int(towards.abs().argmax()) == 0
@@ -337,7 +337,7 @@ def test_pushes_go_from_wrong_to_right(nano):
     torch.testing.assert_close(shifts[1][1, 1], -2 * towards)
     assert not shifts[0].any()
     assert not shifts[1][:, [0, 2, 3]].any()
-    assert pushes(nano, z_NLHK, np.ones(20), [(1, 1)], [1.0]) is None
+    assert steering_vectors(nano, z_NLHK, np.ones(20), [(1, 1)], [1.0]) is None
 
 
 @torch.no_grad()

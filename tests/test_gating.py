@@ -17,7 +17,7 @@ from headscope.methods.gating import Preset
 from headscope.models.attention import install
 from headscope.records import ROLES, Roles, against_patching, agreement, ranks, spread
 from headscope.roles import ablate, head_effects, masked_log_probs
-from headscope.running.gates import Fit, Stage, batch_rows, gate_gradient, press
+from headscope.running.gates import Fit, Stage, batch_rows, gate_gradient, regulariser
 from headscope.running.targets import Targets, metrics_of
 from headscope.studies.roles import split
 
@@ -100,7 +100,7 @@ def test_pressing():
     lam_C = torch.tensor([0.1, -0.1])
     leaf = m_CLH.clone().requires_grad_()
     (expected,) = torch.autograd.grad(-(lam_C * leaf.clamp(-4, 4).mean(dim=(1, 2))).sum(), leaf)
-    torch.testing.assert_close(press(m_CLH, lam_C), expected)
+    torch.testing.assert_close(regulariser(m_CLH, lam_C), expected)
 
 
 def test_steps_are_those_of_adam():

@@ -196,7 +196,7 @@ def _sparsify(found: Findings) -> None:
         met = f"not met: {last[constraint]:.4f}, target {last['target']:.4f}; go on with more --steps"
         out.print(f"[yellow]The constraint ({constraint}) is {met}.")
     if constraint == "kl" and last["kl"] - last["train"] > OVERFITTING * found["margin"]:
-        out.print("[yellow]It is far lower in training: the text is being learned by heart; give more --windows.")
+        out.print("[yellow]It is far lower in training: the run is overfitting; give more --windows.")
     _line(f"Model: {found['run']}")
 
 

@@ -3,9 +3,9 @@
     ablation     score(h) = m - m(with h's output set to zero), exactly
     attribution  the same to first order: sum over positions of z . dm/dz, all heads at once
 
-m is the log-probability of the right answer's most telling token (the one least expected), with the answer up to it in
-the prompt. Heads are taken away at the positions of the question and the answer; the solved examples in front are left
-as they are, which asks what a head does for this question, and lets their keys and values be computed once. Cost per
+m is the log-probability of the right answer's highest-surprisal token, with the answer up to it in the prompt. Heads
+are taken away at the positions of the question and the answer; the few-shot examples in front are left as they are,
+which asks what a head does for this question, and lets their keys and values be computed once. Cost per
 question: one forward pass per head of the part above it, or one forward and one backward.
 
 Shape letters: B prompts, T positions, V vocabulary.
@@ -41,7 +41,7 @@ def attribution(model: Model, task: Task, *, start: int) -> Scores:
 CAUSAL = {"ablation": ablation, "attribution": attribution}
 
 
-def telling_task(
+def surprisal_task(
     model: Model, questions: Sequence[Question], *, prefix: list[int], name: str, seed: int | None = None
 ) -> Task:
     """The questions as a task whose answer is the token of the right answer that the model expects least."""

@@ -3,8 +3,8 @@
 Every prompt is answered under every mask: the rows of a batch are pairs of a mask and a prompt. What costs time is paid
 for once:
 
-1. the prefix that all prompts share (solved examples) runs once per mask, and its keys and values are handed to all of
-   that mask's rows; where masks act on decode steps only, once for all masks, and so do the prompts;
+1. the prefix that all prompts share (few-shot examples) runs once per mask, and its keys and values go to all of that
+   mask's rows; where masks act on decode steps only, once for all masks, and so do the prompts;
 2. prompts of about one length go through together, padded on the left, between prefix and prompt, so that all rows
    generate in step; without padding where a sliding window would count it;
 3. rows that have ended leave the batch, with their part of the cache.
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from headscope.errors import InputError
-from headscope.functions.room import RoomCache
+from headscope.functions.kv_cache import PreallocatedCache
 from headscope.models.model import Model
 from headscope.progress import Bar
 from headscope.running.batching import budget, in_parts
@@ -149,9 +149,9 @@ class _Writer:
         self.ends: set[int] = {end for end in ends if end is not None}
         self.places = "position_ids" in inspect.signature(hf.forward).parameters
 
-    def begin(self, variants: Sequence[int]) -> RoomCache:
+    def begin(self, variants: Sequence[int]) -> PreallocatedCache:
         """The cache of the prefix: a row per variant, or one row where the prompt is left alone."""
-        cache = RoomCache(self.model.n_layers, self.max_new_tokens)
+        cache = PreallocatedCache(self.model.n_layers, self.max_new_tokens)
         if not self.prefix:
             return cache
         several = torch.tensor(variants) if self.acting.steps == "all" else torch.tensor([0])
@@ -160,7 +160,7 @@ class _Writer:
             self.model.hf(input_ids=ids_CP, past_key_values=cache, use_cache=True, logits_to_keep=1)
         return cache
 
-    def answer(self, begun: RoomCache, variants: Sequence[int], prompts: list[list[int]]) -> list[Answer]:
+    def answer(self, begun: PreallocatedCache, variants: Sequence[int], prompts: list[list[int]]) -> list[Answer]:
         """The answers of some prompts under some variants, in that order (all prompts of a variant together)."""
         C, N, P = len(variants), len(prompts), len(self.prefix)
         apart = self.acting.steps == "all"
@@ -180,7 +180,7 @@ class _Writer:
             logits_RV, seen_RS = logits_RV[again], seen_RS[again]
         return self._decode(logits_RV, seen_RS, cache, variant_R)
 
-    def _decode(self, logits_RV: Tensor, seen_RS: Tensor, cache: RoomCache, variant_R: Tensor) -> list[Answer]:
+    def _decode(self, logits_RV: Tensor, seen_RS: Tensor, cache: PreallocatedCache, variant_R: Tensor) -> list[Answer]:
         ids: list[list[int]] = [[] for _ in variant_R]
         surprisal: list[list[float]] = [[] for _ in variant_R]
         texts = [""] * len(ids)
@@ -217,7 +217,7 @@ class _Writer:
             surprisal[row].append(cost)
         return not cuts
 
-    def _pass(self, ids_RT: Tensor, seen_RS: Tensor, cache: RoomCache) -> Tensor:
+    def _pass(self, ids_RT: Tensor, seen_RS: Tensor, cache: PreallocatedCache) -> Tensor:
         T = ids_RT.shape[1]
         places = {"position_ids": (seen_RS.cumsum(1) - 1).clamp(min=0)[:, -T:]} if self.places else {}
         out = self.model.hf(

@@ -6,7 +6,7 @@ A question stands in the text it is about (`context`), behind the sub-questions 
     Question: What colour is Tom's bag?
     Answer:
 
-In front of it stand a few solved questions of the same function, so that a small model sees what an answer looks like.
+In front of it stand few-shot examples of the same function, so that a small model sees what an answer looks like.
 They are the same for all questions of a function: their keys and values are computed once.
 """
 

@@ -1,7 +1,7 @@
 """Every head's output at the tokens of answers that were generated.
 
-An answer's token is predicted one position earlier: z is taken there. Of a long answer only the most telling tokens
-count, those that surprised the model most (the paper asks an outside service to pick them); z is their mean.
+An answer's token is predicted one position earlier: z is taken there. Of a long answer only its
+highest-surprisal tokens count (the paper asks an outside service to pick them); z is their mean.
 
 Shape letters: N answers, B batch, T positions, L layers, H heads, K head width, P prefix positions.
 """
@@ -23,9 +23,9 @@ from headscope.running.interventions import record
 
 @torch.no_grad()
 def answer_states(
-    model: Model, prompts: Sequence[list[int]], answers: Sequence[Answer], *, prefix: list[int], telling: int = 3
+    model: Model, prompts: Sequence[list[int]], answers: Sequence[Answer], *, prefix: list[int], tokens: int = 3
 ) -> Tensor:
-    """z at the `telling` most surprising tokens of each answer, mean over them, (N, L, H, K)."""
+    """z at the `tokens` highest-surprisal tokens of each answer, mean over them, (N, L, H, K)."""
     out = torch.empty(len(prompts), model.n_layers, model.n_heads, max(model.reach.head_widths))
     begun = None
     if prefix:
@@ -42,7 +42,7 @@ def answer_states(
             with record(model) as z:
                 model.hf(input_ids=ids_BT, past_key_values=cache, use_cache=cache is not None, logits_to_keep=1)
             for place, i in enumerate(rows):
-                at = [len(prompts[i]) - 1 + token for token in telling_tokens(answers[i], telling)]
+                at = [len(prompts[i]) - 1 + token for token in highest_surprisal(answers[i], tokens)]
                 for layer, width in enumerate(model.reach.head_widths):
                     out[i, layer, :, :width] = z[layer][place, at].float().mean(0).cpu()
             shown.advance(len(rows))
@@ -51,7 +51,7 @@ def answer_states(
     return out
 
 
-def telling_tokens(answer: Answer, count: int) -> list[int]:
+def highest_surprisal(answer: Answer, count: int) -> list[int]:
     """Places of the most surprising tokens of an answer, in order; an empty answer's is where it would have begun."""
     order = sorted(range(len(answer.surprisal)), key=lambda place: -answer.surprisal[place])
     return sorted(order[:count]) or [0]

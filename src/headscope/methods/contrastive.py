@@ -21,7 +21,7 @@ from headscope.methods.gating import LAM, PRESETS, preset_of
 from headscope.models.model import Model
 from headscope.progress import bar
 from headscope.records import Contrast
-from headscope.running.gates import Fit, Stage, batch_rows, frozen, gate_gradient, press
+from headscope.running.gates import Fit, Stage, batch_rows, frozen, gate_gradient, regulariser
 from headscope.running.interventions import gated
 from headscope.running.measure import measures
 from headscope.running.targets import refuse_unfit
@@ -62,7 +62,7 @@ def contrastive(
             gradient_CLH, keep_C = gate_gradient(model, keep, fit.m_CLH, draws[0])
             other_CLH, forget_C = gate_gradient(model, forget, fit.m_CLH, draws[1])
             still_C = (forget_C - keep_C > FAR).float()[:, None, None]
-            fit.step(gradient_CLH - still_C * other_CLH + press(fit.m_CLH, lam_C), stage.rate_at(fit.update))
+            fit.step(gradient_CLH - still_C * other_CLH + regulariser(fit.m_CLH, lam_C), stage.rate_at(fit.update))
             shown.say(f"log P {keep_C.mean():.2f} and {forget_C.mean():.2f}, {fit.share_open:.0%} open")
             shown.advance()
     gates_SLH = fit.m_CLH.sigmoid()

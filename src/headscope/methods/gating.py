@@ -35,7 +35,7 @@ from headscope.errors import InputError
 from headscope.models.model import Model
 from headscope.progress import Bar, bar
 from headscope.records import Roles
-from headscope.running.gates import Fit, Stage, batch_rows, frozen, gate_gradient, press
+from headscope.running.gates import Fit, Stage, batch_rows, frozen, gate_gradient, regulariser
 from headscope.running.targets import refuse_unfit
 from headscope.tasks.task import Task
 
@@ -147,7 +147,7 @@ def _fit(
         rows_CB = [batch_rows(len(task), how.batch, seed, fit.update + offset) for seed in fit.seeds]
         gradient_CLH, log_C = gate_gradient(model, task, fit.m_CLH, rows_CB)
         rate = plan.rate_at(fit.update)
-        fit.step(gradient_CLH + press(fit.m_CLH, lam_C), rate)
+        fit.step(gradient_CLH + regulariser(fit.m_CLH, lam_C), rate)
         fit.losses.append((-log_C).tolist())
         shown.say(f"loss {-log_C.mean():.3f}, {fit.share_open:.0%} open")
         shown.advance()

@@ -128,7 +128,7 @@ def attend(
     # SDPA knows neither gates nor soft-capping nor sinks, and never shows its pattern.
     elif sparse or odd or any(a.patterns for a in taps):
         kwargs["sparse"] = sparse
-        z_BTHK, pattern_BHTS = _spelled_out(module, query_BHTK, key_BGSK, value_BGSK, attention_mask, **kwargs)
+        z_BTHK, pattern_BHTS = _eager_attention(module, query_BHTK, key_BGSK, value_BGSK, attention_mask, **kwargs)
     else:
         # Heads that come with a k and v each (as in a run by edges) need none repeated, whatever their module says.
         ungrouped = key_BGSK.shape[1] == query_BHTK.shape[1] and getattr(module, "num_key_value_groups", 1) > 1
@@ -144,7 +144,7 @@ def attend(
     return z_BTHK, pattern_BHTS
 
 
-def _spelled_out(
+def _eager_attention(
     module: nn.Module,
     query_BHTK: Tensor,
     key_BGSK: Tensor,

@@ -119,7 +119,7 @@ def batch_rows(n: int, batch: int, seed: int, update: int) -> list[int]:
     return rows
 
 
-def press(m_CLH: Tensor, lam_C: Tensor) -> Tensor:
+def regulariser(m_CLH: Tensor, lam_C: Tensor) -> Tensor:
     """Gradient of -lam * mean(clip(m)): pushes gates open where lam is positive, shut where it is negative."""
     inside = (m_CLH.abs() < CLIP).float()
     return -lam_C[:, None, None] * inside / m_CLH[0].numel()

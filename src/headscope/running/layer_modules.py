@@ -22,7 +22,7 @@ _BLOCKS: ContextVar[frozenset[object]] = ContextVar("headscope_blocks", default=
 
 
 @dataclass(frozen=True)
-class Parts:
+class LayerModules:
     """Where one layer keeps what the engine replaces. Without `projection` or `norm` a step is left out."""
 
     layer: nn.Module
@@ -60,7 +60,7 @@ def narrowed(head: nn.Linear, wanted: Tensor) -> AbstractContextManager[None]:
     return replaced(head, lambda hidden: nn.functional.linear(hidden, weight, bias))
 
 
-def find_parts(model: Model) -> list[Parts]:
+def find_layer_modules(model: Model) -> list[LayerModules]:
     """Watch one short run: which module is each layer's attention, what feeds it, and what projects z."""
     hf = model.hf
     seen: dict[nn.Module, tuple[Tensor, Any]] = {}
@@ -96,7 +96,7 @@ def find_parts(model: Model) -> list[Parts]:
         norm = next((m for m in layer.children() if between(m, layer_in, attention_in)), None)
         norm = nn.Identity() if _same(layer_in, attention_in) else norm
         lengths = [len(out) if isinstance(out, tuple) else 0 for out in (layer_out, attention_out)]
-        parts.append(Parts(layer, attention, projection, norm, *lengths))
+        parts.append(LayerModules(layer, attention, projection, norm, *lengths))
     return parts
 
 

@@ -12,7 +12,7 @@ masks, paying only for what a mask can change:
 6. Many masks go through in one batch; when memory runs out, the batch is halved and tried again.
 
 The model stays the Hugging Face one. For the time of a pass the `forward` of some of its modules is replaced; other
-threads see the plain ones. Where the modules are is found by watching one run (`parts.find_parts`), and the whole thing
+threads see the plain ones. Where the modules are is found by watching one run (`layer_modules`), and the whole thing
 is checked once per model against plain interventions. A model that fails the check runs the plain way, and
 `Engine.reason` says why.
 
@@ -36,8 +36,8 @@ from headscope.models.model import Model
 from headscope.running.batching import in_parts
 from headscope.running.interventions import Fill, patched, record
 from headscope.running.layer_modules import (
-    Parts,
-    find_parts,
+    LayerModules,
+    find_layer_modules,
     first_output,
     hidden_of,
     probe_ids,
@@ -53,10 +53,10 @@ class Engine:
 
     def __init__(self, model: Model):
         self.model = model
-        self.parts: list[Parts] = []
+        self.parts: list[LayerModules] = []
         self.reason = ""
         try:
-            self.parts = find_parts(model)
+            self.parts = find_layer_modules(model)
             self.reason = _check(self)
         except (RuntimeError, AttributeError, TypeError, ValueError, IndexError, KeyError) as error:
             self.reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"

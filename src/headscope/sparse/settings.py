@@ -26,7 +26,7 @@ class Settings(Drawn):
     top_p: float = option(
         0.9, "How the model writes `self`: from the likeliest tokens of this probability together.", above=0, max=1
     )
-    windows: int = option(8192, "Windows of text to train on; few are learned by heart.", above=0)
+    windows: int = option(8192, "Windows of text to train on; with few of them it overfits.", above=0)
     length: int = option(64, "Tokens in a window.", min=2)
     steps: int = option(1000, "Training steps; more steps can be asked of a finished run.", above=0, identity=False)
     batch: int = option(16, "Windows in a step, over all processes.", above=0)

@@ -257,7 +257,7 @@ class Trainer:
     def evaluate(self) -> dict[str, float]:
         with self.averaged():
             row = measured(self.student, self.dense, self.held_NT, self.settings.batch)
-        # The training's own moving average: where it is far below the held-out one, the text is learned by heart.
+        # The training's own moving average: far below the held-out one, it is overfitting.
         train = row[self.settings.constraint] if self.geco.average is None else self.geco.average
         return {"step": self.step, **row, "train": train, "target": self.target, "strength": self.geco.strength}
 

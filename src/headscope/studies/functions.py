@@ -23,14 +23,14 @@ from torch import Tensor
 from headscope.errors import InputError
 from headscope.functions.answers import Embedder, score_answers
 from headscope.functions.builtin import builtin_questions
-from headscope.functions.causal import CAUSAL, encode_prefix, encode_questions, telling_task
+from headscope.functions.causal import CAUSAL, encode_prefix, encode_questions, surprisal_task
 from headscope.functions.cogqa import read_cogqa
 from headscope.functions.generation import Answer, Interventions, generate
 from headscope.functions.masking import choose, clipped, masks
 from headscope.functions.probe import probe
-from headscope.functions.pushing import pushes
 from headscope.functions.questions import Question, QuestionSet, Split, chosen_functions, split
 from headscope.functions.states import answer_states
+from headscope.functions.steering import steering_vectors
 from headscope.models import Model
 from headscope.progress import bar
 from headscope.records import Scores
@@ -212,7 +212,7 @@ def _ranking(kept: Kept, ranking: str, subjects: dict[str, Subject]) -> dict[str
                 probed.update(probe(subject.model.name, all_states, seed=settings.seed).scores)
             return probed[subject.name]
         questions = subject.split.train[: settings.ablated]
-        task = telling_task(subject.model, questions, prefix=subject.prefix, name=subject.name, seed=settings.seed)
+        task = surprisal_task(subject.model, questions, prefix=subject.prefix, name=subject.name, seed=settings.seed)
         return CAUSAL[ranking](subject.model, task, start=len(subject.prefix))
 
     how = {"functions": list(subjects)} if ranking == "probe" else {"ablated": settings.ablated}
@@ -250,7 +250,7 @@ def _push(kept: Kept, subject: Subject, scores: Scores, k: int) -> dict[str, Any
         texts = [answer.text for answer in subject.answers["train"]]
         right = score_answers(texts, [q.answer for q in subject.split.train], texts)["match"]
         about = {"k": k, "right": int(right.sum()), "wrong": int((1 - right).sum())}
-        shifts = pushes(subject.model, states(subject), right, scores.ranked()[:k], alphas)
+        shifts = steering_vectors(subject.model, states(subject), right, scores.ranked()[:k], alphas)
         if shifts is None:
             return {**about, "texts": {}}
         said = subject.say("test", Interventions(shifts=shifts, steps=steps), f"{subject.name}: {k} heads pushed")

@@ -134,7 +134,7 @@ class FunctionSettings(Drawn):
     n: int = option(50, "Test questions per function.", short="-n", min=1)
     train: int = option(100, "Questions per function to find its heads with, at most.", min=2)
     ablated: int = option(8, "Of these, questions for ablation and attribution.", min=1)
-    shots: int = option(4, "Solved examples in front of each question.", min=0)
+    shots: int = option(4, "Few-shot examples in front of each question.", min=0)
     factor: float = option(1e-3, "What masked heads are multiplied by.", min=0, max=1)
     steps: Literal["all", "decode"] = option("all", "Mask everywhere (all), or on decode steps only (decode).")
     max_new_tokens: int = option(8, "Longest answer, in tokens.", min=1)

@@ -3,8 +3,8 @@
     z' = z + alpha * sigma * d        d = (mean of z where right - mean of z where wrong), of length 1
                                       sigma = standard deviation of z along d, over all answers
 
-at the chosen heads, each with its own direction and sigma; z is taken at the answers' most telling tokens. An alpha
-below zero pushes the other way.
+at the chosen heads, each with its own direction and sigma; z is taken at the answers' highest-surprisal tokens.
+An alpha below zero steers the other way.
 
 Shape letters: N answers, C strengths, H heads, K head width.
 """
@@ -24,7 +24,7 @@ from headscope.models.model import Model
 LEAST = 5
 
 
-def pushes(
+def steering_vectors(
     model: Model, z_NLHK: Tensor, right: np.ndarray, heads: Sequence[Head], alphas: Sequence[float]
 ) -> list[Tensor] | None:
     """What to add at every head, per layer (C, H, K), for each strength; None where there are too few right or wrong

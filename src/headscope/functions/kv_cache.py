@@ -46,16 +46,16 @@ class _Layer(DynamicLayer):
         self._whole = None
 
 
-class RoomCache(DynamicCache):
+class PreallocatedCache(DynamicCache):
     """A cache for `layers` layers that grows by `room` positions at a time."""
 
     def __init__(self, layers: int, room: int):
         super().__init__()
         self.layers = [_Layer(room) for _ in range(layers)]
 
-    def rows(self, indices: Tensor) -> RoomCache:
+    def rows(self, indices: Tensor) -> PreallocatedCache:
         """A cache of its own with these rows of this one."""
-        chosen = RoomCache(len(self.layers), vars(self.layers[0])["room"])
+        chosen = PreallocatedCache(len(self.layers), vars(self.layers[0])["room"])
         for mine, theirs in zip(self.layers, chosen.layers, strict=True):
             if mine.keys is not None and mine.values is not None:
                 theirs.update(mine.keys[indices], mine.values[indices])
