@@ -45,6 +45,7 @@ CANNOT = {
 }
 # What stands for what in a document.
 NAMES = {
+    r"--text wikitext2_train\S+": "--text self",
     r"--start smollm2-135m-sparse|--start first/adapter": "--start sparse/adapter",
     r"adapters/stories15M-sparse": "sparse/adapter",
     r"(?<![\w/])stories15M-sparse": "stories-sparse",
