@@ -22,7 +22,8 @@ import headscope as hs
 from headscope.models.sparse_gate import CONFIG_KEY
 from headscope.records import EdgeScores, correlation, ranks
 
-FILL, SEED = os.environ.get("FILL", "corrupt"), int(os.environ.get("SEED", "0"))
+FILL: Any = os.environ.get("FILL", "corrupt")
+SEED = int(os.environ.get("SEED", "0"))
 SPARSE = [{"gates": "hard"}, *({"gates": "straight-through", "temperature": t} for t in (0.25, 0.5, 1.0))]
 
 

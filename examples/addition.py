@@ -14,6 +14,7 @@ import json
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -94,7 +95,7 @@ def reading(model: hs.Model, ids_NT: torch.Tensor) -> np.ndarray:
 def draw(found: dict[str, tuple[np.ndarray, list[tuple[int, int]], float]], file: Path) -> None:
     """Both models side by side: a small map for each head, framed where the head belongs to the carry's circuit."""
     figure = Figure(figsize=(12.5, 5.0), layout="constrained")
-    halves = np.atleast_1d(figure.subfigures(1, 2))
+    halves: Any = figure.subfigures(1, 2)
     for part, (title, (read_LHTS, circuit, edges)) in zip(halves, found.items(), strict=True):
         part.suptitle(f"{title}: {edges:.2f} open edges per query and head", fontsize=10)
         L, H = read_LHTS.shape[:2]

@@ -122,9 +122,9 @@ def test_integrated_gradients_between_equal_prompts_change_nothing_and_many_step
 def test_unknown_options_are_told(nano):
     task = hs.tasks.ioi(nano.tokenizer, n=2)
     with pytest.raises(hs.InputError, match="noising, denoising"):
-        hs.methods.patching(nano, task, direction="sideways")
+        hs.methods.patching(nano, task, direction="sideways")  # pyright: ignore[reportArgumentType]
     with pytest.raises(hs.InputError, match="use patching"):
-        hs.methods.ablation(nano, task, fill="corrupt")
+        hs.methods.ablation(nano, task, fill="corrupt")  # pyright: ignore[reportArgumentType]
     with pytest.raises(hs.InputError, match="at least 1 step"):
         hs.methods.attribution_ig(nano, task, steps=0)
 
@@ -170,6 +170,6 @@ def test_straight_through_gates_give_the_values_of_hard_ones(nano):
 
 def test_unknown_gates_are_told(nano):
     with pytest.raises(hs.InputError, match="hard, straight-through"):
-        hs.methods.eap(nano, hs.tasks.ioi(nano.tokenizer, n=2), gates="soft")
+        hs.methods.eap(nano, hs.tasks.ioi(nano.tokenizer, n=2), gates="soft")  # pyright: ignore[reportArgumentType]
     with pytest.raises(hs.InputError, match="above 0"):
         hs.methods.attribution(nano, hs.tasks.ioi(nano.tokenizer, n=2), temperature=0)
