@@ -30,11 +30,13 @@ from headscope.tasks import TASKS
 FLAGS = {
     "check": "model --task -t --n -n --seed --json",
     "heads": (
-        "models --task -t --method -m --ranking --draws --n -n --top --fill --signed --threshold --points --seed "
+        "models --task -t --method -m --ranking --draws --n -n --top --fill --baseline --crossfit --signed --threshold "
+        "--points --seed "
         "--format --json --out -o"
     ),
     "edges": (
-        "models --task -t --method -m --split --choice --connected --n -n --top --fill --signed --threshold --points "
+        "models --task -t --method -m --split --choice --connected --n -n --top --fill --baseline --crossfit --signed "
+        "--threshold --points "
         "--seed --format --json --out -o"
     ),
     "roles": ("models --task -t --seeds --preset --n -n --held-out --compare --forget --seed --format --json --out -o"),
