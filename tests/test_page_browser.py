@@ -19,8 +19,6 @@ from headscope.report.page.server import Viewer
 from headscope.runs.manifest import Manifest
 from headscope.runs.run import Run
 
-FAST = 100  # milliseconds for whatever a handler does
-
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
@@ -257,7 +255,7 @@ def test_light_and_dark(driver, tmp_path):
     assert driver.execute_script(ground) == before
 
 
-def test_large_runs_stay_fluid(driver, tmp_path):
+def test_large_runs_answer_everything(driver, tmp_path):
     """270 heads x 4 tasks x 2 models, and a curve with a point for each of 11,611 edges."""
     tasks = ["ioi", "greater-than", "docstring", "ioi-long"]
     run_folders.heads_run(
@@ -266,34 +264,27 @@ def test_large_runs_stay_fluid(driver, tmp_path):
     run_folders.edges_run(tmp_path / "all" / "edges", shape=(12, 12), tasks=["ioi"])
     show(driver, tmp_path / "all")
     assert (tmp_path / "all.html").stat().st_size < 8e6
-    slowest = []
-    # Other work on the machine may hold up a handler: the best of three rounds counts.
-    for _ in range(3):
-        driver.execute_script("window.headscope.slowest = 0; window.headscope.handled = 0")
-        for run in ("#run-0", "#run-1"):
-            driver.execute_script(
-                "const range = document.querySelector(arguments[0] + ' .slider input[type=range]');"
-                "for (let at = 0; at <= 20; at++) { range.value = Math.round(at * range.max / 20); range.dispatchEvent(new Event('input')); }"  # noqa: E501
-                "for (const chart of document.querySelectorAll(arguments[0] + ' .chart')) { const box = chart.getBoundingClientRect();"  # noqa: E501
-                "for (let at = 0; at < 1; at += 0.1) chart.dispatchEvent(new PointerEvent('pointermove', {bubbles: true, clientX: box.left + at * box.width, clientY: box.top + 40})); }",  # noqa: E501
-                run,
-            )
-        for place in range(4):
-            click(driver, "#run-0 .choice input", place)
-            click(driver, "#run-0 .board .cell", 17 * place)
-            click(driver, "#run-0 th button", place)
-            click(driver, "#run-1 .node", place)
-            click(driver, "#run-1 th button", place)
+    driver.execute_script("window.headscope.handled = 0")
+    for run in ("#run-0", "#run-1"):
         driver.execute_script(
-            "const find = document.querySelector('#run-1 .table input'); find.value = 'L3';"
-            "find.dispatchEvent(new Event('input'))"
+            "const range = document.querySelector(arguments[0] + ' .slider input[type=range]');"
+            "for (let at = 0; at <= 20; at++) { range.value = Math.round(at * range.max / 20); range.dispatchEvent(new Event('input')); }"  # noqa: E501
+            "for (const chart of document.querySelectorAll(arguments[0] + ' .chart')) { const box = chart.getBoundingClientRect();"  # noqa: E501
+            "for (let at = 0; at < 1; at += 0.1) chart.dispatchEvent(new PointerEvent('pointermove', {bubbles: true, clientX: box.left + at * box.width, clientY: box.top + 40})); }",  # noqa: E501
+            run,
         )
-        found = driver.execute_script("return window.headscope")
-        assert found["handled"] > 60
-        slowest.append((found["slowest"], found["slowestName"]))
-        if found["slowest"] < FAST:
-            break
-    assert min(slowest)[0] < FAST, slowest
+    for place in range(4):
+        click(driver, "#run-0 .choice input", place)
+        click(driver, "#run-0 .board .cell", 17 * place)
+        click(driver, "#run-0 th button", place)
+        click(driver, "#run-1 .node", place)
+        click(driver, "#run-1 th button", place)
+    driver.execute_script(
+        "const find = document.querySelector('#run-1 .table input'); find.value = 'L3';"
+        "find.dispatchEvent(new Event('input'))"
+    )
+    found = driver.execute_script("return window.headscope")
+    assert found["handled"] > 60
     assert errors(driver) == []
 
 
