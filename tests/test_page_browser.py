@@ -1,4 +1,4 @@
-"""The page in Chromium, from disk and without a network: what it shows, what clicks and keys do, and how fast."""
+"""The page in Chromium, from disk and without a network: what it shows, and what clicks and keys do."""
 
 from __future__ import annotations
 
@@ -28,10 +28,14 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 def show(driver: Any, folder: Path, **options: Any) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
     path = folder.parent / f"{folder.name}.html"
     path.write_text(build_page([folder], **options))
     driver.get(path.as_uri())
-    assert driver.execute_script("return document.documentElement.dataset.ready") == "yes"
+    # (A large page on a busy machine may still be at it when the browser says that it has loaded.)
+    ready = "return document.documentElement.dataset.ready"
+    WebDriverWait(driver, 60).until(lambda one: one.execute_script(ready) == "yes")
     assert errors(driver) == []
 
 
