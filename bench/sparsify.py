@@ -19,14 +19,14 @@ from headscope.models.sparse_gate import CONFIG_KEY, Gates, deciding
 from headscope.sparse.objective import cross_entropy, divergence, mean_fraction
 from headscope.sparse.offsets import add_offsets
 
-WINDOWS, LENGTH, BAR = 4, 256, 1.6
+SEQUENCES, LENGTH, BAR = 4, 256, 1.6
 KINDS = ("dense", "sparse, cross-entropy constraint", "sparse, divergence constraint")
 
 
 def steps() -> dict:
     """A function per kind of step: forward, loss, backward, AdamW, all weights and offsets trained."""
     model = gpt2_small()
-    ids_BT = torch.randint(0, 50257, (WINDOWS, LENGTH), generator=torch.Generator().manual_seed(0))
+    ids_BT = torch.randint(0, 50257, (SEQUENCES, LENGTH), generator=torch.Generator().manual_seed(0))
     trained = copy.deepcopy(model.hf)
     setattr(trained.config, CONFIG_KEY, {"bias": 0.0})
     add_offsets(trained, model, None)
@@ -58,7 +58,7 @@ def main() -> None:
         return
     memory = [float(subprocess.check_output([sys.executable, __file__, str(at)])) for at in range(len(KINDS))]
     work = steps()
-    title = f"GPT-2-small shape, {WINDOWS} windows of {LENGTH} tokens, float32, {torch.get_num_threads()} threads"
+    title = f"GPT-2-small shape, {SEQUENCES} sequences of {LENGTH} tokens, float32, {torch.get_num_threads()} threads"
     table = Table("Step", "Time", "lowest to highest", "Peak memory", "Bar", title=title)
     for kind, peak in zip(KINDS[1:], memory[1:], strict=True):
         middle, low, high = ratio(work["model"], work["dense"], work[kind])

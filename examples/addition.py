@@ -133,9 +133,10 @@ def main() -> None:
     shutil.rmtree(out / "sparse", ignore_errors=True)
     save_file({"ids": ids_NT.int()}, out / "problems.safetensors")
     history = hs.sparsify(
-        dense, out=out / "sparse", text=str(out / "problems.safetensors"), windows=9000, held_out=1000, length=LENGTH,
-        steps=sparse_steps, batch=64, positions=1.0, lr=2e-3, lr_end=5e-5, strength=0.1, rate=0.0, penalty="edges",
-        temperature=1.0, temperature_end=0.4, offset_lr=3.0, average=20, every=max(20, sparse_steps // 4),
+        dense, out=out / "sparse", text=str(out / "problems.safetensors"), sequences=9000, held_out=1000, length=LENGTH,
+        steps=sparse_steps, batch=64, positions=1.0, lr=2e-3, lr_end=5e-5, penalty_weight=0.1, rate=0.0,
+        penalty="edges", temperature=1.0, temperature_end=0.4, offset_lr=3.0, average=20,
+        every=max(20, sparse_steps // 4),
     )  # fmt: skip
     sparse = hs.load(out / "sparse")
 

@@ -45,14 +45,14 @@ FLAGS = {
         "--max-new-tokens --alpha --comet --embedder --seed --format --json --out -o"
     ),
     "sparsify": (
-        "model --text --top-p --windows --length --steps --batch --positions --vocabulary --accumulate --lr "
+        "model --text --top-p --sequences --length --steps --batch --positions --vocabulary --accumulate --lr "
         "--lr-end --warmup --clip --lora-rank --start --offset-lr --penalty --average --constraint --margin "
-        "--margin-start --distill --strength --rate --bias --noise --noise-end --temperature --temperature-end "
+        "--margin-start --distill --penalty-weight --rate --bias --noise --noise-end --temperature --temperature-end "
         "--held-out --every --checkpointing --seed --format --json --out -o"
     ),
-    "sparsify-report": "dense sparse --task --text --windows --length --n --seed --format --json --out -o",
+    "sparsify-report": "dense sparse --task --text --sequences --length --n --seed --format --json --out -o",
     "sparsity-frontier": (
-        "dense trained --task -t --heads-by --edges-by --text --windows --length --threshold --n -n --seed --format "
+        "dense trained --task -t --heads-by --edges-by --text --sequences --length --threshold --n -n --seed --format "
         "--json --out -o"
     ),
     "merge": "adapter base --out -o",
@@ -76,7 +76,12 @@ def commands(group: Any, before: str = "") -> dict[str, str]:
         if hasattr(command, "commands"):
             found |= commands(command, f"{before}{name} ")
         else:
-            options = [word for parameter in command.params for word in (*parameter.opts, *parameter.secondary_opts)]
+            options = [
+                word
+                for parameter in command.params
+                if not getattr(parameter, "hidden", False)
+                for word in (*parameter.opts, *parameter.secondary_opts)
+            ]
             found[before + name] = " ".join(word for word in options if word != "--help")
     return found
 
@@ -327,3 +332,11 @@ def test_the_installed_command():
         pytest.skip("headscope is not installed beside this Python")
     done = subprocess.run([script, "list", "models", "--json"], capture_output=True, text=True, check=True)
     assert list(json.loads(done.stdout)) == list(BUILTIN)
+
+
+def test_an_option_of_before_goes_on_working_with_a_note(capfd, tmp_path: Path):
+    asked = ("sparsify-report", "nano", "nano-sparse", "--task", "", "--windows", "3", "--length", "8", "--json")
+    said = headscope(capfd, *asked, "--out", tmp_path / "run")
+    assert said.code == 0
+    assert json.loads(said.out)["sequences"]["count"] == 3
+    assert "--windows is now called --sequences" in said.err

@@ -61,9 +61,9 @@ SMALL = {
     "edges": "--n 4 --points 5 --format png",
     "functions": "--n 4 --shots 1 --train 4 --k 2 --draws 1 --max-new-tokens 2 --comet none --format png",
     "roles": "--n 4 --held-out 2 --compare 2 --seeds 1 --format png",
-    "sparsify": "--steps 2 --windows 32 --held-out 8 --length 12 --batch 4 --lora-rank 4",
-    "sparsify-report": "--n 4 --windows 8 --length 12",
-    "sparsity-frontier": "--n 4 --windows 8 --length 12 --format png",
+    "sparsify": "--steps 2 --sequences 32 --held-out 8 --length 12 --batch 4 --lora-rank 4",
+    "sparsify-report": "--n 4 --sequences 8 --length 12",
+    "sparsity-frontier": "--n 4 --sequences 8 --length 12 --format png",
     "reproduce": "--preset quick --models nano,sparse --only 004 --comet none --format png",
     "view": "--port 0",
 }

@@ -14,8 +14,8 @@ import headscope as hs
 from headscope.sparse.saving import milestones
 
 OPTIONS: dict[str, Any] = {
-    "windows": 256, "held_out": 16, "length": 24, "batch": 8, "steps": 48, "every": 2, "lora_rank": 4, "lr": 6e-3,
-    "lr_end": 2e-3, "strength": 2.0, "rate": 0.0, "penalty": "edges", "offset_lr": 5.0, "average": 2, "warmup": 2,
+    "sequences": 256, "held_out": 16, "length": 24, "batch": 8, "steps": 48, "every": 2, "lora_rank": 4, "lr": 6e-3,
+    "lr_end": 2e-3, "penalty_weight": 2.0, "rate": 0.0, "penalty": "edges", "offset_lr": 5.0, "average": 2, "warmup": 2,
 }  # fmt: skip
 
 
@@ -46,7 +46,7 @@ def test_an_adapter_is_kept_when_connectivity_first_falls_below_a_milestone(nano
 def test_the_frontier_goes_from_dense_to_sparse(trained, tmp_path: Path, capfd, monkeypatch: pytest.MonkeyPatch):
     run, history = trained
     monkeypatch.setenv("HEADSCOPE_CACHE", str(run.parent / "cache"))
-    words = ["--task", "ioi", "--n", "6", "--windows", "16", "--length", "24", "--seed", "0", "--format", "png"]
+    words = ["--task", "ioi", "--n", "6", "--sequences", "16", "--length", "24", "--seed", "0", "--format", "png"]
     said = headscope(capfd, "sparsity-frontier", "nano", run, "--out", tmp_path / "f", *words, "--json")
     assert said.code == 0, said.err
     rows = json.loads(said.out)["rows"]

@@ -36,7 +36,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]
 
 def units(folder: Path) -> dict[str, int]:
     """When each unit of a run was written."""
-    names = ("answers-", "scores-", "masked-", "cross-", "pushed-")
+    names = ("answers-", "scores-", "masked-", "cross-", "steered-")
     return {path.name: path.stat().st_mtime_ns for path in folder.iterdir() if path.name.startswith(names)}
 
 

@@ -346,7 +346,7 @@ def test_shifted_generation(nano):
     ids = [[5, 6, 7, 8]]
     shifts = [torch.zeros(2, 4, width) for width in nano.reach.head_widths]
     shifts[2][1, 0] = 50.0
-    plain_run, pushed = generate(nano, ids, acting=Interventions(shifts=shifts), max_new_tokens=5, stop=())
+    plain_run, steered = generate(nano, ids, acting=Interventions(shifts=shifts), max_new_tokens=5, stop=())
     ((expected,),) = generate(nano, ids, max_new_tokens=5, stop=())
     assert plain_run[0].ids == expected.ids
-    assert pushed[0].surprisal != pytest.approx(expected.surprisal, abs=1e-3)
+    assert steered[0].surprisal != pytest.approx(expected.surprisal, abs=1e-3)

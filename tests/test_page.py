@@ -304,7 +304,7 @@ SETTINGS: list[Settings] = [
         model="nano", data="my data.json", functions=("retrieval",), rankings=("ablation",), ks=(2, 4), draws=2, n=5,
         train=9, shots=1, factor=0.001, steps="decode", max_new_tokens=3, alphas=(), seed=4, embedder="some/one",
     ),
-    SparsitySettings(dense="nano", sparse="s p", tasks=(), text="a.txt", windows=8, length=12, n=3, seed=5),
+    SparsitySettings(dense="nano", sparse="s p", tasks=(), text="a.txt", sequences=8, length=12, n=3, seed=5),
     SparsifySettings(model="nano", steps=3, lr=2e-4, checkpointing=True, margin=0.1, start="some/adapter"),
 ]  # fmt: skip
 

@@ -24,7 +24,7 @@ TINY = Preset(
         "alphas": [], "max_new_tokens": 2,
     },
     roles={"seeds": 1, "preset": "cpu", "n": 8, "held_out": 4, "compare": 0},
-    windows=8,
+    sequences=8,
 )  # fmt: skip
 
 
@@ -34,8 +34,8 @@ def sparse(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HEADSCOPE_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
         hs.sparsify(
-            hs.load("nano"), out=folder, windows=64, held_out=16, length=12, batch=8, steps=10, every=10, lora_rank=4,
-            strength=1.0,
+            hs.load("nano"), out=folder, sequences=64, held_out=16, length=12, batch=8, steps=10, every=10, lora_rank=4,
+            penalty_weight=1.0,
         )  # fmt: skip
     return folder
 

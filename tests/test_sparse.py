@@ -24,11 +24,11 @@ from headscope.runs.run import read_manifest
 from headscope.sparse import training
 from headscope.sparse.objective import Geco, cross_entropy, divergence, penalty
 from headscope.sparse.settings import Settings
-from headscope.sparse.text import drawn, nucleus_edge, windows
+from headscope.sparse.text import drawn, nucleus_edge, sequences
 
 SMALL: dict[str, Any] = {
-    "windows": 64, "held_out": 16, "length": 12, "batch": 8, "steps": 12, "every": 3, "lora_rank": 4, "lr": 2e-3,
-    "lr_end": 2e-3, "margin_start": 0.05, "strength": 1.0,
+    "sequences": 64, "held_out": 16, "length": 12, "batch": 8, "steps": 12, "every": 3, "lora_rank": 4, "lr": 2e-3,
+    "lr_end": 2e-3, "margin_start": 0.05, "penalty_weight": 1.0,
 }  # fmt: skip
 
 
@@ -84,7 +84,7 @@ def test_tokens_are_drawn_from_the_nucleus_as_often_as_they_are_likely():
 
 
 def test_penalties_by_hand():
-    # Two layers of two heads on windows of 7 tokens, where a share of 1/4 is one edge per query.
+    # Two layers of two heads on sequences of 7 tokens, where a share of 1/4 is one edge per query.
     expected = {0: torch.tensor([[0.25, 0.0], [0.25, 0.0]]), 1: torch.tensor([[1.0, 0.5], [1.0, 0.0]])}
     assert penalty(expected, "mean", 7).item() == pytest.approx((0.25 + 0 + 1 + 0.25) / 4)
     assert penalty(expected, "edges", 7).item() == pytest.approx((1 + 0 + 4 + 1) / 4)
@@ -92,12 +92,12 @@ def test_penalties_by_hand():
 
 
 def test_geco_reaches_a_constraint_and_holds_it():
-    """Minimise x subject to (x - 2)^2 <= 0.25: the answer is 1.5, whatever strength it starts from."""
-    for strength in (0.01, 1.0, 100.0):
-        geco, x, late = Geco(strength, rate=0.05), 3.0, []
+    """Minimise x subject to (x - 2)^2 <= 0.25: the answer is 1.5, whatever weight it starts from."""
+    for weight in (0.01, 1.0, 100.0):
+        geco, x, late = Geco(weight, rate=0.05), 3.0, []
         for step in range(4000):
             constraint = (x - 2) ** 2
-            gradient = 2 * (x - 2) + geco.strength
+            gradient = 2 * (x - 2) + geco.weight
             x -= 0.02 * max(-1.0, min(1.0, gradient))
             geco = geco.after(constraint, target=0.25, margin=0.25)
             if step >= 3000:
@@ -107,31 +107,31 @@ def test_geco_reaches_a_constraint_and_holds_it():
 
 
 def test_own_text_is_written_once_and_follows_the_seed(nano: hs.Model, monkeypatch: pytest.MonkeyPatch):
-    first = windows(nano, "self", count=40, length=10, seed=3)
+    first = sequences(nano, "self", count=40, length=10, seed=3)
     monkeypatch.setattr("headscope.sparse.text._write", None)
-    assert torch.equal(first, windows(nano, "self", count=40, length=10, seed=3))
+    assert torch.equal(first, sequences(nano, "self", count=40, length=10, seed=3))
     assert first.shape == (40, 10)
     assert len({tuple(row) for row in first.tolist()}) > 20
 
 
-def test_a_file_and_a_folder_are_cut_into_windows(nano: hs.Model, tmp_path: Path):
+def test_a_file_and_a_folder_are_cut_into_sequences(nano: hs.Model, tmp_path: Path):
     words = "When Mary and John went to the store, John gave a drink to Mary. " * 40
     (tmp_path / "one.txt").write_text(words)
-    found = windows(nano, str(tmp_path / "one.txt"), count=20, length=8, seed=0)
+    found = sequences(nano, str(tmp_path / "one.txt"), count=20, length=8, seed=0)
     assert found.shape == (20, 8)
-    assert torch.equal(found, windows(nano, str(tmp_path), count=20, length=8, seed=0))
-    mixed = windows(nano, f"{tmp_path},self", count=20, length=8, seed=0)
+    assert torch.equal(found, sequences(nano, str(tmp_path), count=20, length=8, seed=0))
+    mixed = sequences(nano, f"{tmp_path},self", count=20, length=8, seed=0)
     rows = {tuple(row) for row in found.tolist()}
     assert 5 <= sum(tuple(row) in rows for row in mixed.tolist()) <= 15
-    # Unequal parts, and windows made elsewhere.
+    # Unequal parts, and sequences made elsewhere.
     save_file({"ids": torch.arange(160).reshape(20, 8)}, tmp_path / "made.safetensors")
-    mixed = windows(nano, f"{tmp_path / 'made.safetensors'}:3,self", count=20, length=8, seed=0)
+    mixed = sequences(nano, f"{tmp_path / 'made.safetensors'}:3,self", count=20, length=8, seed=0)
     made = {tuple(row) for row in torch.arange(160).reshape(20, 8).tolist()}
     assert sum(tuple(row) in made for row in mixed.tolist()) == 15
-    with pytest.raises(hs.InputError, match="must hold windows of 9 tokens"):
-        windows(nano, str(tmp_path / "made.safetensors"), count=2, length=9, seed=0)
+    with pytest.raises(hs.InputError, match="must hold sequences of 9 tokens"):
+        sequences(nano, str(tmp_path / "made.safetensors"), count=2, length=9, seed=0)
     with pytest.raises(hs.InputError, match="must be above 0"):
-        windows(nano, "self:0", count=2, length=9, seed=0)
+        sequences(nano, "self:0", count=2, length=9, seed=0)
 
 
 @pytest.mark.parametrize("rank", [4, 0])
@@ -147,7 +147,7 @@ def test_from_dense_to_a_sparse_model_that_loads(nano: hs.Model, tmp_path: Path,
     assert history[0]["train"] == history[0]["kl"]
     assert all(row["train"] > 0 for row in history)
     sparse = hs.load(tmp_path / "sparse")
-    ids = windows(nano, "self", count=SMALL["windows"] + 16, length=12, seed=0)[:16]
+    ids = sequences(nano, "self", count=SMALL["sequences"] + 16, length=12, seed=0)[:16]
     again = training.measured(sparse.hf, nano.hf, ids, 8)
     # (With LoRA the saved adapter is rounded to half precision.)
     assert again["kl"] == pytest.approx(history[-1]["kl"], abs=1e-3)
@@ -171,7 +171,7 @@ def test_learned_offsets_are_kept_wherever_the_model_goes(nano: hs.Model, tmp_pa
     history = hs.sparsify(nano, out=tmp_path / "sparse", **options)
     assert history[-1]["edges_per_query"] == pytest.approx(history[-1]["connectivity"] * 6.5)
     sparse = hs.load(tmp_path / "sparse")
-    ids = windows(nano, "self", count=SMALL["windows"] + 16, length=12, seed=0)[:16]
+    ids = sequences(nano, "self", count=SMALL["sequences"] + 16, length=12, seed=0)[:16]
     again = training.measured(sparse.hf, nano.hf, ids, 8)
     assert again["kl"] == pytest.approx(history[-1]["kl"], abs=2e-3)
     assert again["connectivity"] == pytest.approx(history[-1]["connectivity"], abs=3e-3)
@@ -197,7 +197,7 @@ def test_learned_offsets_are_kept_wherever_the_model_goes(nano: hs.Model, tmp_pa
 
 def test_averaged_weights_are_the_mean_of_the_steps(nano: hs.Model, tmp_path: Path):
     settings = Settings(**{**SMALL, "average": 3, "offset_lr": 1.0})
-    text = windows(nano, "self", count=80, length=12, seed=0)
+    text = sequences(nano, "self", count=80, length=12, seed=0)
     trainer = training.Trainer(nano, settings, text, training.Checkpoint(tmp_path / "run", nano, settings))
     seen = []
     for trainer.step in range(4):
@@ -284,7 +284,7 @@ def test_a_run_can_start_from_an_adapter(nano: hs.Model, tmp_path: Path):
 
 def test_tokens_that_the_text_lacks_can_be_left_out(nano: hs.Model, tmp_path: Path):
     """The divergence of both models' distributions over the tokens seen; what is measured held out is over all."""
-    text = windows(nano, "self", count=80, length=12, seed=0)
+    text = sequences(nano, "self", count=80, length=12, seed=0)
     settings = Settings(**{**SMALL, "vocabulary": "seen", "positions": 1.0})
     trainer = training.Trainer(nano, settings, text, training.Checkpoint(tmp_path / "run", nano, settings))
     seen, ids = text.unique(), text[16:24]
@@ -298,14 +298,14 @@ def test_tokens_that_the_text_lacks_can_be_left_out(nano: hs.Model, tmp_path: Pa
         Settings(vocabulary="seen", constraint="ce")
 
 
-def test_a_strength_can_be_kept(nano: hs.Model, tmp_path: Path):
-    history = hs.sparsify(nano, out=tmp_path / "run", **{**SMALL, "rate": 0.0, "strength": 2.0})
-    assert {row["strength"] for row in history} == {2.0}
+def test_a_weight_can_be_kept(nano: hs.Model, tmp_path: Path):
+    history = hs.sparsify(nano, out=tmp_path / "run", **{**SMALL, "rate": 0.0, "penalty_weight": 2.0})
+    assert {row["penalty_weight"] for row in history} == {2.0}
     assert history[-1]["connectivity"] < history[0]["connectivity"]
-    # A later sitting may ask for another.
-    longer = hs.sparsify(nano, out=tmp_path / "run", **{**SMALL, "rate": 0.0, "strength": 3.0, "steps": 15})
+    # A later run may ask for another.
+    longer = hs.sparsify(nano, out=tmp_path / "run", **{**SMALL, "rate": 0.0, "penalty_weight": 3.0, "steps": 15})
     assert longer[:-1] == history
-    assert longer[-1]["strength"] == 3.0
+    assert longer[-1]["penalty_weight"] == 3.0
 
 
 def test_two_processes_under_accelerate_share_the_batch(nano: hs.Model, tmp_path: Path):
@@ -326,7 +326,7 @@ def test_two_processes_under_accelerate_share_the_batch(nano: hs.Model, tmp_path
     rows = list(csv.DictReader((tmp_path / "two" / "history.csv").open()))
     for row, wanted in zip(rows, expected, strict=True):
         assert float(row["kl"]) == pytest.approx(wanted["kl"], abs=1e-5)
-        assert float(row["strength"]) == pytest.approx(wanted["strength"], rel=1e-4)
+        assert float(row["penalty_weight"]) == pytest.approx(wanted["penalty_weight"], rel=1e-4)
 
 
 def test_bad_input_is_told_in_a_line_or_two(nano: hs.Model, tmp_path: Path, capfd):
@@ -402,7 +402,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(nano: hs.Model, tmp_path: Path, m
 def test_the_report_compares_dense_sparse_and_random_gates(nano: hs.Model, tmp_path: Path, capfd):
     sparse = tmp_path / "sparse"
     hs.sparsify(nano, out=sparse, **{**SMALL, "steps": 40, "every": 40})
-    words = ["--task", "ioi", "--windows", "32", "--length", "12", "--n", "10", "--json"]
+    words = ["--task", "ioi", "--sequences", "32", "--length", "12", "--n", "10", "--json"]
     said = headscope(capfd, "sparsify-report", "nano", sparse, "--out", tmp_path / "report", *words)
     assert said.code == 0, said.err
     report = json.loads(said.out)
@@ -440,7 +440,7 @@ def passes(run: Callable[[], Any]) -> tuple[int, Any]:
 def test_a_second_report_runs_no_model(nano: hs.Model, tmp_path: Path, capfd):
     sparse, out = tmp_path / "sparse", tmp_path / "report"
     hs.sparsify(nano, out=sparse, **{**SMALL, "steps": 3})
-    words = ["--task", "ioi", "--windows", "8", "--length", "12", "--n", "4", "--format", "png", "--json"]
+    words = ["--task", "ioi", "--sequences", "8", "--length", "12", "--n", "4", "--format", "png", "--json"]
     call = partial(headscope, capfd, "sparsify-report", "nano", sparse, "--out", out, *words)
     # (Models are checked when they are loaded.)
     loading, _ = passes(lambda: (hs.load("nano"), hs.load(sparse)))

@@ -1,11 +1,11 @@
 """Makes `nano-sparse`, the sparse variant of `nano` inside the package: an adapter to it, trained in a few minutes.
 
-    python tools/train_nano_sparse.py [--out FOLDER] [--steps N] [--strength X] [--seed S] [--start ADAPTER]
+    python tools/train_nano_sparse.py [--out FOLDER] [--steps N] [--penalty-weight X] [--seed S] [--start ADAPTER]
 
-1. Draw lines from the tasks' templates, as `train_nano.py` does, without its held-out prompts. A window is one line
+1. Draw lines from the tasks' templates, as `train_nano.py` does, without its held-out prompts. A sequence is one line
    from its beginning and others behind it, as many as fit.
-2. `headscope sparsify` on those windows: gates with learned offsets, a fixed strength on open edges per query, a
-   falling rate and temperature, averaged weights. Then again from there, shorter and with a third of the strength: what
+2. `headscope sparsify` on those sequences: gates with learned offsets, a fixed weight on open edges per query, a
+   falling rate and temperature, averaged weights. Then again from there, shorter and with a third of the weight: what
    was closed too hard opens, and the model recovers.
 3. Keep the adapter, and print what was reached on the held-out prompts.
 """
@@ -28,10 +28,10 @@ from headscope.tasks import TASKS
 
 FOLDER = Path(__file__).parents[1] / "src" / "headscope" / "models" / "nano-sparse"
 LENGTH = 88  # the longest prompt of the four tasks has 86 tokens
-SHARES = {"ioi": 4, "ioi-long": 2, "greater-than": 2, "docstring": 2}  # of lines that begin a window
+SHARES = {"ioi": 4, "ioi-long": 2, "greater-than": 2, "docstring": 2}  # of lines that begin a sequence
 
 
-def windows(model: hs.Model, count: int, held_out: set[str], rng: random.Random) -> torch.Tensor:
+def sequences(model: hs.Model, count: int, held_out: set[str], rng: random.Random) -> torch.Tensor:
     """Windows of lines, (N, T)."""
     kinds, weights = list(SHARES), list(SHARES.values())
     end = model.tokenizer.get_vocab()[END]
@@ -46,12 +46,12 @@ def windows(model: hs.Model, count: int, held_out: set[str], rng: random.Random)
 
 
 def sparsify(nano: hs.Model, out: Path, held_out: set[str], *, steps: int, seed: int, **options: Any) -> list[dict]:
-    """A run on windows of its own, each read once."""
+    """A run on sequences of its own, each read once."""
     out.mkdir(parents=True)
     text = out.with_suffix(".safetensors")
-    save_file({"ids": windows(nano, 16 * steps + 128, held_out, random.Random(seed)).int()}, text)
+    save_file({"ids": sequences(nano, 16 * steps + 128, held_out, random.Random(seed)).int()}, text)
     return hs.sparsify(
-        nano, out=out, text=str(text), windows=16 * steps, length=LENGTH, steps=steps, seed=seed, positions=1.0,
+        nano, out=out, text=str(text), sequences=16 * steps, length=LENGTH, steps=steps, seed=seed, positions=1.0,
         penalty="edges", rate=0.0, average=50, every=100, **options,
     )  # fmt: skip
 
@@ -60,7 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train the package's small sparse model.")
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder to write")
     parser.add_argument("--steps", type=int, default=700)
-    parser.add_argument("--strength", type=float, default=0.15)
+    parser.add_argument("--penalty-weight", type=float, default=0.15)
     parser.add_argument("--start", type=Path, help="an adapter to begin the second run from, instead of the first run")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -74,12 +74,14 @@ def main() -> None:
         if begun is None:
             begun = Path(folder, "down", "adapter")
             sparsify(
-                nano, Path(folder, "down"), held_out, steps=options.steps, seed=options.seed, strength=options.strength,
-                lr=2e-3, lr_end=5e-5, temperature=1.0, temperature_end=0.5, offset_lr=5.0,
+                nano, Path(folder, "down"), held_out, steps=options.steps, seed=options.seed,
+                penalty_weight=options.penalty_weight, lr=2e-3, lr_end=5e-5, temperature=1.0, temperature_end=0.5,
+                offset_lr=5.0,
             )  # fmt: skip
         history = sparsify(
             nano, Path(folder, "again"), held_out, steps=options.steps // 3, seed=options.seed + 1, start=str(begun),
-            strength=options.strength / 3, lr=1e-3, lr_end=3e-5, temperature=0.5, temperature_end=0.5, offset_lr=2.0,
+            penalty_weight=options.penalty_weight / 3, lr=1e-3, lr_end=3e-5, temperature=0.5, temperature_end=0.5,
+            offset_lr=2.0,
         )  # fmt: skip
         shutil.rmtree(options.out, ignore_errors=True)
         shutil.copytree(Path(folder, "again", "adapter"), options.out)

@@ -44,15 +44,15 @@ class Bar:
 @contextmanager
 def bar(title: str, total: float | None = None, *, unit: str = "steps") -> Iterator[Bar]:
     """A bar for the time of a block."""
-    shown = Bar(title, total, unit=unit)
+    line = Bar(title, total, unit=unit)
     try:
-        yield shown
+        yield line
     finally:
-        shown.close()
+        line.close()
 
 
 @contextmanager
-def shown() -> Iterator[None]:
+def display() -> Iterator[None]:
     """Show the bars opened inside the block on stderr (as a single line when it is not a terminal: none)."""
     from rich.console import Console
     from rich.progress import (

@@ -65,11 +65,11 @@ def check(settings: CheckSettings, folder: Path) -> None:
         return
 
     from headscope.models import load
-    from headscope.progress import shown
+    from headscope.progress import display
     from headscope.running.measure import check as run_check
     from headscope.tasks import make_task
 
-    with shown():
+    with display():
         loaded = load(settings.model)
         made = (make_task(name, loaded.tokenizer, n=settings.n, seed=settings.seed) for name in settings.tasks)
         results = [run_check(loaded, task) for task in made]
@@ -95,10 +95,10 @@ def heads(settings: HeadSettings, folder: Path) -> None:
     Examples: `headscope heads smollm2-135m --task ioi --n 50`,
     `headscope heads smollm2-135m --task ioi,docstring --ranking task,prompt`
     """
-    from headscope.progress import shown
+    from headscope.progress import display
     from headscope.studies.heads import study_heads
 
-    with shown():
+    with display():
         study = study_heads(settings, out=folder)
     show(study, as_json=settings.as_json, top=settings.top)
 
@@ -112,10 +112,10 @@ def edges(settings: EdgeSettings, folder: Path) -> None:
 
     Example: `headscope edges smollm2-135m --task ioi --method eap-ig,random`
     """
-    from headscope.progress import shown
+    from headscope.progress import display
     from headscope.studies.edges import study_edges
 
-    with shown():
+    with display():
         study = study_edges(settings, out=folder)
     show(study, as_json=settings.as_json, top=settings.top)
 

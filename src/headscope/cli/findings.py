@@ -17,25 +17,25 @@ Findings = dict[str, Any]
 
 def show(outputs: Outputs, *, as_json: bool, top: int = 10) -> None:
     """Print what a run found: one JSON document, or tables, and where everything is."""
-    found = outputs.findings(top=top)
+    findings = outputs.findings(top=top)
     if as_json:
-        print_json(found)
+        print_json(findings)
         return
-    SHOWN[outputs.run.manifest["command"]](found)
-    print_places(found["figures"], found["run"])
+    SHOWN[outputs.run.manifest["command"]](findings)
+    print_places(findings["figures"], findings["run"])
 
 
 def _line(text: str) -> None:
     out.print(plain(text), soft_wrap=True, highlight=False)
 
 
-def _heads(found: Findings) -> None:
-    _series(found, "head", "ranking")
+def _heads(findings: Findings) -> None:
+    _series(findings, "head", "ranking")
 
 
-def _edges(found: Findings) -> None:
-    _series(found, "edge", "choice")
-    for c in found["circuits"]:
+def _edges(findings: Findings) -> None:
+    _series(findings, "edge", "choice")
+    for c in findings["circuits"]:
         _line(
             f"Circuit of {c['model']} on {c['task']}, {c['method']}, {c['choice']}: {c['chosen']:,} edges, "
             f"{c['connected']:,} of them connected{' and kept' if c['kept'] < c['chosen'] else ''}; run by itself, it "
@@ -43,13 +43,13 @@ def _edges(found: Findings) -> None:
         )
 
 
-def _series(found: Findings, what: str, order: str) -> None:
+def _series(findings: Findings, what: str, order: str) -> None:
     from headscope.records import Multiplier, Needed
 
-    for scores in found["scores"]:
+    for scores in findings["scores"]:
         if "random" not in scores["method"]:
             out.print(_top(scores, what))
-    curves = found["curves"]
+    curves = findings["curves"]
     # As in MIB: CPR is for a ranking by signed score, CMD for one by absolute score.
     measure = "cpr" if curves[0]["signed"] else "cmd"
     caption = {
@@ -64,10 +64,10 @@ def _series(found: Findings, what: str, order: str) -> None:
         row = (c["model"], c["task"], c["method"], c[order], str(need), str(c["total"]), f"{c['area']:.3f}")
         table.add_row(*row, f"{c[measure]:.3f}")
     out.print(table)
-    for c in found["multipliers"]:
+    for c in findings["multipliers"]:
         ratio = Multiplier(**{name: c[name] for name in Multiplier.__dataclass_fields__})
         _line(f"{c['task']}: {c['first']} against {c['against']}: {ratio}")
-    warn_unusable(found["checks"])
+    warn_unusable(findings["checks"])
 
 
 def _top(scores: Findings, what: str) -> Table:
@@ -82,69 +82,69 @@ def _top(scores: Findings, what: str) -> Table:
     return table
 
 
-def _roles(found: Findings, columns: int = 7) -> None:
+def _roles(findings: Findings, columns: int = 7) -> None:
     """columns: of a curve, those of the largest k, as many as fit beside each other; the CSV has all."""
-    for roles in found["roles"]:
+    for roles in findings["roles"]:
         table = Table(
             "Role", "Heads", "In all seeds", "In some", "In none", title=f"{roles['model']} on {roles['task']}"
         )
         for role, share in roles["spread"].items():
             table.add_row(role, *(f"{share[key]:.1%}" for key in ("share", "always", "sometimes", "never")))
         out.print(table)
-    for curve in found["curves"]:
+    for curve in findings["curves"]:
         title = f"{curve['model']} on {curve['task']}: change of log P(target) when k heads are ablated"
         table = Table("Score, by k", *(str(k) for k in curve["k"][-columns:]), title=title)
         for role, line in curve.items():
             if isinstance(line, dict):
                 table.add_row(role, *(f"{value:+.2f}" for value in line["mean"][-columns:]))
         out.print(table)
-    for one in found["patching"]:
+    for one in findings["patching"]:
         _line(
             f"{one['model']} on {one['task']}: facilitation against patching: rank correlation "
             f"{one['rank correlation']:.2f}, {one['shared']} of the best {one['k']} heads shared "
             f"({one['by chance']:.1f} by chance)"
         )
-    for c in found["contrasts"]:
+    for c in findings["contrasts"]:
         _line(
             f"{c['model']}, gates that keep {c['keep']} and forget {c['forget']}: accuracy {c['kept']:.2f} (plain "
             f"{c['plain kept']:.2f}) and {c['forgotten']:.2f} (plain {c['plain forgotten']:.2f})"
         )
-    warn_unusable(found["checks"])
+    warn_unusable(findings["checks"])
 
 
-def _functions(found: Findings) -> None:
+def _functions(findings: Findings) -> None:
     table = Table("Function", "Questions", "Right", title="Answers with every head in place")
-    for row in found["base"]:
+    for row in findings["base"]:
         table.add_row(row["function"], str(row["n"]), f"{row['match']:.2f}")
     out.print(table)
-    comet = "top_comet" in found["sweep"][0]
+    comet = "top_comet" in findings["sweep"][0]
     columns = ["Ranking", "Function", "K", "TopK", "RandomK", "lowest to highest", "Below"]
     table = Table(*columns, *(["TopK Comet", "RandomK Comet"] if comet else []), title="Accuracy with K heads masked")
-    for row in found["sweep"]:
+    for row in findings["sweep"]:
         band = f"{row['random_accuracy_low']:.2f} to {row['random_accuracy_high']:.2f}"
         cells = [f"{row['top_accuracy']:.2f}", f"{row['random_accuracy']:.2f}", band, "yes" if row["below"] else ""]
         cells += [f"{row[f'{which}_comet']:.2f}" for which in ("top", "random")] if comet else []
         table.add_row(row["ranking"], row["function"], str(row["k"]), *cells)
     out.print(table)
-    for ranking in dict.fromkeys(row["ranking"] for row in found["cross"]):
-        out.print(_cross([row for row in found["cross"] if row["ranking"] == ranking]))
-    if found["pushed"]:
-        table = Table("Function", "Heads", "Alpha", "Right", "before", title="Heads pushed towards correct answers")
-        for row in found["pushed"]:
+    for ranking in dict.fromkeys(row["ranking"] for row in findings["cross"]):
+        out.print(_cross([row for row in findings["cross"] if row["ranking"] == ranking]))
+    if findings["steered"]:
+        table = Table("Function", "Heads", "Alpha", "Right", "before", title="Heads steered towards correct answers")
+        for row in findings["steered"]:
             cells = (str(row["k"]), f"{row['alpha']:g}", f"{row['match']:.2f}", f"{row['base_match']:.2f}")
             table.add_row(row["function"], *cells)
         out.print(table)
-    for row in found["agreement"]:
+    for row in findings["agreement"]:
         shared = ", ".join(f"{row[key]} of {key[7:]}" for key in row if key.startswith("shared_"))
         words = f"{row['function']}: {row['first']} and {row['second']} share {shared} heads; rank correlation"
         _line(f"{words} {row['correlation']:.2f}")
-    if found["skipped"]:
-        some = "; ".join(found["skipped"][:3]) + ("; ..." if found["skipped"][3:] else "")
-        _note(f"{len(found['skipped'])} items could not be used: {some}")
-    if found["stray"]:
-        names = ", ".join(f"{label} ({count})" for label, count in list(found["stray"].items())[:8])
+    if findings["skipped"]:
+        some = "; ".join(findings["skipped"][:3]) + ("; ..." if findings["skipped"][3:] else "")
+        _note(f"{len(findings['skipped'])} items could not be used: {some}")
+    if findings["stray"]:
+        names = ", ".join(f"{label} ({count})" for label, count in list(findings["stray"].items())[:8])
         _note(f"labels that are no function: {names}")
-    _line(found["comet"])
+    _line(findings["comet"])
 
 
 def _cross(rows: list[Findings]) -> Table:
@@ -152,8 +152,8 @@ def _cross(rows: list[Findings]) -> Table:
     title = f"Accuracy with the {rows[0]['k']} best heads of one function masked, by {rows[0]['ranking']}"
     table = Table("Masked", *(f"asks {name}" for name in asked), title=title)
     for masked in dict.fromkeys(row["masked"] for row in rows):
-        found = {row["asked"]: row["accuracy"] for row in rows if row["masked"] == masked}
-        table.add_row(masked, *(f"{found[name]:.2f}" for name in asked))
+        accuracies = {row["asked"]: row["accuracy"] for row in rows if row["masked"] == masked}
+        table.add_row(masked, *(f"{accuracies[name]:.2f}" for name in asked))
     return table
 
 
@@ -161,51 +161,53 @@ def _note(text: str) -> None:
     err.print(f"[yellow]Note:[/] {plain(text)}", soft_wrap=True)
 
 
-def _sparsity(found: Findings) -> None:
-    table = Table("", found["dense"], found["sparse"], "random gates", title="Dense against sparse")
-    table.add_row("open edges", "100 %", f"{found['connectivity']:.2%}", f"{found['random connectivity']:.2%}")
-    table.add_row("per query and head", *(f"{edges:.2f}" for edges in found["edges per query"].values()))
-    ce, lost = found["ce"], found["ce above dense"]
+def _sparsity(findings: Findings) -> None:
+    table = Table("", findings["dense"], findings["sparse"], "random gates", title="Dense against sparse")
+    table.add_row("open edges", "100 %", f"{findings['connectivity']:.2%}", f"{findings['random connectivity']:.2%}")
+    table.add_row("per query and head", *(f"{edges:.2f}" for edges in findings["edges per query"].values()))
+    ce, lost = findings["ce"], findings["ce above dense"]
     table.add_row("cross-entropy", f"{ce['dense']:.4f}", f"{ce['sparse']:.4f}", f"{ce['random gates']:.4f}")
     table.add_row("above dense", "", f"{lost['mean']:+.4f} [{lost['low']:+.4f}, {lost['high']:+.4f}]", "")
-    for name, accuracy in found["accuracy"].items():
+    for name, accuracy in findings["accuracy"].items():
         table.add_row(f"accuracy on {name}", f"{accuracy['dense']:.3f}", f"{accuracy['sparse']:.3f}", "")
     out.print(table)
-    layers = ", ".join(f"{rate:.1%}" for rate in found["per layer"])
+    layers = ", ".join(f"{rate:.1%}" for rate in findings["per layer"])
     out.print(f"Open edges by layer: {layers}", highlight=False)
-    out.print(f"Heads that never open: {len(found['never open'])}", highlight=False)
+    out.print(f"Heads that never open: {len(findings['never open'])}", highlight=False)
 
 
 # A held-out divergence above the training's by more than this share of the margin is worth a word.
 OVERFITTING = 0.5
 
 
-def _sparsify(found: Findings) -> None:
-    history, constraint, edges = found["history"], found["constraint"], (found["length"] + 1) / 2
-    columns = ("Step", "Open edges", "per query", "Cross-entropy", "Dense", "Divergence", "In training", "Strength")
-    table = Table(*columns, title=f"{found['model']} made sparse")
+def _sparsify(findings: Findings) -> None:
+    history, constraint, edges = findings["history"], findings["constraint"], (findings["length"] + 1) / 2
+    columns = ("Step", "Open edges", "per query", "Cross-entropy", "Dense", "Divergence", "In training", "Weight")
+    table = Table(*columns, title=f"{findings['model']} made sparse")
     for row in history if len(history) <= 12 else [history[i * (len(history) - 1) // 11] for i in range(12)]:
         table.add_row(
             f"{row['step']:.0f}", f"{row['connectivity']:.2%}", f"{row['connectivity'] * edges:.2f}",
             f"{row['ce']:.4f}", f"{row['dense_ce']:.4f}", f"{row['kl']:.4f}", f"{row['train']:.4f}",
-            f"{row['strength']:.3g}",
+            f"{row['penalty_weight']:.3g}",
         )  # fmt: skip
     out.print(table)
     last = history[-1]
     if last[constraint] > last["target"]:
         met = f"not met: {last[constraint]:.4f}, target {last['target']:.4f}; go on with more --steps"
         out.print(f"[yellow]The constraint ({constraint}) is {met}.")
-    if constraint == "kl" and last["kl"] - last["train"] > OVERFITTING * found["margin"]:
-        out.print("[yellow]It is far lower in training: the run is overfitting; give more --windows.")
-    _line(f"Model: {found['run']}")
+    if constraint == "kl" and last["kl"] - last["train"] > OVERFITTING * findings["margin"]:
+        out.print("[yellow]It is far lower in training: the run is overfitting; give more --sequences.")
+    _line(f"Model: {findings['run']}")
 
 
-def _frontier(found: Findings) -> None:
+def _frontier(findings: Findings) -> None:
     from headscope.records import Needed
 
     columns = ("Point", "Open edges", "per query", "Nats above dense", "Task", "Accuracy", "Heads", "Edges")
-    table = Table(*columns, title=f"{found['dense']}: from dense to sparse, and what explains {found['threshold']:.0%}")
-    for row in found["rows"]:
+    table = Table(
+        *columns, title=f"{findings['dense']}: from dense to sparse, and what explains {findings['threshold']:.0%}"
+    )
+    for row in findings["rows"]:
         needs = (Needed(row[what], row[f"{what}_low"], row[f"{what}_high"]) for what in ("heads", "edges"))
         table.add_row(
             row["point"], f"{row['connectivity']:.2%}", f"{row['edges_per_query']:.2f}",

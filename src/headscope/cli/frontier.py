@@ -22,9 +22,9 @@ def sparsity_frontier(settings: FrontierSettings, folder: Path) -> None:
 
     Example: `headscope sparsity-frontier nano sparse --task ioi`
     """
-    from headscope.progress import shown
+    from headscope.progress import display
     from headscope.studies.frontier import study_frontier
 
-    with shown():
+    with display():
         study = study_frontier(settings, out=folder)
     show(study, as_json=settings.as_json)

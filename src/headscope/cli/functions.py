@@ -30,15 +30,15 @@ def functions(settings: FunctionSettings, folder: Path) -> None:
 
     Finds the heads of Retrieval, Knowledge Recall, Math Calculation and Inference, masks the K best against K random
     ones while the model answers, and draws accuracy and COMET against the number of masked heads. Also masks each
-    function's heads on the others' questions, and pushes them towards correct answers. A run that was stopped goes on
+    function's heads on the others' questions, and steers them towards correct answers. A run that was stopped goes on
     where it was when the same command is given again.
 
     Examples: `headscope functions smollm2-135m`, `headscope functions path/to/model --data cogqa.json --n 20`
     """
-    from headscope.progress import shown
+    from headscope.progress import display
     from headscope.studies.function_tables import study_functions
 
-    with shown():
+    with display():
         study = study_functions(settings, out=folder)
     show(study, as_json=settings.as_json)
 
@@ -46,10 +46,10 @@ def functions(settings: FunctionSettings, folder: Path) -> None:
 def check_functions(settings: CheckSettings) -> None:
     """How well a model answers the built-in questions of each function, before any masking."""
     from headscope.models import load
-    from headscope.progress import shown
+    from headscope.progress import display
     from headscope.studies.functions import check_answers
 
-    with shown():
+    with display():
         loaded = load(settings.model)
         rows = check_answers(loaded, n=settings.n, seed=settings.seed)
     if settings.as_json:
@@ -72,9 +72,9 @@ def comet_setup(
     The checkpoint is a pickle and is opened by Unbabel's package in a process of its own: name only one you trust.
     """
     from headscope.functions.comet import setup
-    from headscope.progress import shown
+    from headscope.progress import display
 
-    with shown():
+    with display():
         environment = setup(None if checkpoint == "none" else checkpoint)
     said = environment.missing or f"ready, with checkpoint {environment.checkpoint}"
     out.print(f"COMET in {plain(environment.folder)}: {plain(said)}", soft_wrap=True, highlight=False)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from headscope.cli.console import err
 from headscope.runs.settings import Option, Settings, options
 
 S = TypeVar("S", bound=Settings)
@@ -21,10 +22,19 @@ def add_study(app: typer.Typer, record: type[S], run: Callable[[S, Path], None],
 
     def call(**typed: Any) -> None:
         folder = typed.pop("to", None)
+        for one in renamed:
+            if (given := typed.pop(_old_name(one))) is not None:
+                err.print(f"{one.formerly} is now called {one.flag}; the old name goes with the next release.")
+                typed[one.name] = given
         settings = record(**typed)
         run(settings, folder or settings.folder())
 
+    renamed = [one for one in options(record) if one.formerly]
     parameters = [_parameter(one) for one in options(record)]
+    parameters += [
+        _keyword(_old_name(one), Annotated[one.kind | None, typer.Option(one.formerly, hidden=True)], None)
+        for one in renamed
+    ]
     if out:
         parameters.append(_keyword("to", Annotated[Path | None, typer.Option("--out", "-o", help=out)], None))
     call.__doc__ = run.__doc__
@@ -46,6 +56,10 @@ def _parameter(one: Option) -> inspect.Parameter:
     kind = kind | None if one.default is None else kind
     default = one.text(default) if one.many and isinstance(default, tuple) else default
     return _keyword(one.name, Annotated[kind, typer.Option(*flags, **about)], default)
+
+
+def _old_name(one: Option) -> str:
+    return f"old_{one.name}"
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:

@@ -30,7 +30,7 @@ def reproduce(settings: ReproduceSettings, folder: Path) -> None:
 
     Examples: `headscope reproduce`, `headscope reproduce --preset full --only 000,002`
     """
-    from headscope.progress import shown
+    from headscope.progress import display
     from headscope.records.files import write_bytes
     from headscope.report.page.html import build_page
     from headscope.studies.reproduce import estimate
@@ -38,7 +38,7 @@ def reproduce(settings: ReproduceSettings, folder: Path) -> None:
 
     minutes = estimate(settings) / 60
     err.print(f"About {minutes:.0f} minutes on this machine, less what is there already. Stop it whenever you like.")
-    with shown():
+    with display():
         whole = run(settings, out=folder, say=_say)
     page = write_bytes(folder / "report.html", build_page([folder]).encode())
     if settings.as_json:

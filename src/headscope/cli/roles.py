@@ -25,9 +25,9 @@ def roles(settings: RoleSettings, folder: Path) -> None:
 
     Example: `headscope roles smollm2-135m --task syntax,common-sense,math`
     """
-    from headscope.progress import shown
+    from headscope.progress import display
     from headscope.studies.roles import study_roles
 
-    with shown():
+    with display():
         study = study_roles(settings, out=folder)
     show(study, as_json=settings.as_json)

@@ -24,10 +24,10 @@ def sparsify(settings: Settings, folder: Path) -> None:
     Examples: `headscope sparsify smollm2-135m --out sparse`,
     `accelerate launch --cpu --num_processes 2 -m headscope sparsify gpt2 --out sparse --text corpus.txt`
     """
-    from headscope.progress import shown
+    from headscope.progress import display
     from headscope.studies.sparsity import study_sparsify
 
-    with shown():
+    with display():
         study = study_sparsify(settings, out=folder)
     show(study, as_json=settings.as_json)
 
@@ -37,10 +37,10 @@ def sparsify_report(settings: SparsitySettings, folder: Path) -> None:
 
     Example: `headscope sparsify-report smollm2-135m smollm2-135m-sparse`
     """
-    from headscope.progress import shown
+    from headscope.progress import display
     from headscope.studies.sparsity import study_sparsity
 
-    with shown():
+    with display():
         study = study_sparsity(settings, out=folder)
     show(study, as_json=settings.as_json)
 

@@ -56,8 +56,8 @@ def plain(text: str) -> str:
 def same_number(given: str, gold: str) -> bool:
     wanted = _number(gold.strip().rstrip(".").removeprefix("$").removesuffix("%"))
     numbers = re.findall(r"-?\d[\d,]*(?:\.\d+)?|-?\.\d+", given)
-    found = _number(numbers[-1]) if numbers else None
-    return wanted is not None and found is not None and abs(wanted - found) <= 1e-6 * max(1.0, abs(wanted))
+    answered = _number(numbers[-1]) if numbers else None
+    return wanted is not None and answered is not None and abs(wanted - answered) <= 1e-6 * max(1.0, abs(wanted))
 
 
 def _number(text: str) -> float | None:

@@ -115,7 +115,7 @@ def _make(environment: Environment) -> None:
     commands = [[sys.executable, "-m", "venv", str(environment.folder / "env")]]
     install = [str(environment.python), "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
     commands += [[*install, *step] for step in STEPS]
-    with bar("Making an environment for COMET", len(commands)) as shown:
+    with bar("Making an environment for COMET", len(commands)) as progress:
         for command in commands:
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
@@ -126,7 +126,7 @@ def _make(environment: Environment) -> None:
                     f"Could not make COMET's environment: {reason[:250]}\n"
                     "Check the network and pip's settings, then run `headscope comet setup` again."
                 )
-            shown.advance()
+            progress.advance()
 
 
 def _fetch(environment: Environment, checkpoint: str) -> None:

@@ -38,10 +38,10 @@ def main() -> None:
     reply({"ready": path})
     for line in sys.stdin:
         request = json.loads(line)
-        found = model.predict(
+        predicted = model.predict(
             samples=request["samples"], batch_size=16, gpus=0, accelerator="cpu", progress_bar=False, num_workers=None
         )
-        reply({"scores": [float(score) for score in found["scores"]]})
+        reply({"scores": [float(score) for score in predicted["scores"]]})
 
 
 def find(name: str) -> str:

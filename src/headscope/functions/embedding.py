@@ -51,6 +51,6 @@ def embedder(name: str) -> Callable[[list[str]], np.ndarray]:
 
 
 def _pools_first_token(name: str) -> bool:
-    found = cached_file(name, "1_Pooling/config.json", _raise_exceptions_for_missing_entries=False,
+    config = cached_file(name, "1_Pooling/config.json", _raise_exceptions_for_missing_entries=False,
                         _raise_exceptions_for_connection_errors=False)  # fmt: skip
-    return bool(found) and bool(json.loads(Path(str(found)).read_text()).get("pooling_mode_cls_token"))
+    return bool(config) and bool(json.loads(Path(str(config)).read_text()).get("pooling_mode_cls_token"))

@@ -70,7 +70,7 @@ class Interventions:
 def generate(
     model: Model, prompts: Sequence[list[int]], *, prefix: list[int] | None = None,
     acting: Interventions | None = None, max_new_tokens: int = 128, stop: Sequence[str] = ("\n",),
-    rows: int | None = None, shown: Bar | None = None,
+    rows: int | None = None, progress: Bar | None = None,
 ) -> list[list[Answer]]:  # fmt: skip
     """Answers of every prompt under every variant of `acting`, [variant][prompt].
 
@@ -84,7 +84,7 @@ def generate(
         raise InputError("Nothing to generate from: expected prompts of at least one token each.")
     _fits(model, len(prefix or []) + max(map(len, prompts)) + max_new_tokens)
     writer = _Writer(model, acting, prefix or [], max_new_tokens, tuple(stop))
-    found: dict[tuple[int, int], Answer] = {}
+    answered: dict[tuple[int, int], Answer] = {}
     rows = rows or budget(model, "generation")
     groups = _groups(model, prompts, rows)
     together = max(1, rows // max(map(len, groups)))
@@ -96,17 +96,17 @@ def generate(
             pairs = [(c, i) for c in variants for i in group]
             answers = writer.answer(begun, variants, [prompts[i] for i in group])
             # (Counted once, also where variants that did not fit are run again.)
-            new = sum(pair not in found for pair in pairs)
-            found.update(zip(pairs, answers, strict=True))
-            if shown is not None:
-                shown.advance(new)
+            new = sum(pair not in answered for pair in pairs)
+            answered.update(zip(pairs, answers, strict=True))
+            if progress is not None:
+                progress.advance(new)
 
         for group in groups:
             in_parts(model, "generation", group, one_group, each=len(variants), whole=len(group))
 
     for first in range(0, len(acting), together):
         in_parts(model, "generation", range(first, min(first + together, len(acting))), answer, each=1, whole=together)
-    return [[found[c, i] for i in range(len(prompts))] for c in range(len(acting))]
+    return [[answered[c, i] for i in range(len(prompts))] for c in range(len(acting))]
 
 
 def _groups(model: Model, prompts: Sequence[list[int]], rows: int) -> list[list[int]]:

@@ -40,10 +40,10 @@ def choose(scores: Scores, k: int, *, draws: int, seed: int) -> Choice:
 
 def clipped(ks: Iterable[int], total: int) -> list[int]:
     """The numbers of heads to mask, at most half of all heads: as many others must be left to draw from."""
-    found = sorted({min(k, total // 2) for k in ks})
-    if not found or found[0] < 1:
+    counts = sorted({min(k, total // 2) for k in ks})
+    if not counts or counts[0] < 1:
         raise InputError(f"Expected numbers of heads to mask of at least 1, found {', '.join(map(str, ks)) or 'none'}.")
-    return found
+    return counts
 
 
 def masks(shape: tuple[int, int], sets: Sequence[Sequence[Head]], *, factor: float = FACTOR) -> Tensor:

@@ -102,7 +102,7 @@ def _fit(class_N: Tensor, x_NLHX: Tensor, *, classes: int) -> Probe:
     N, L, H, X = x_NLHX.shape
     net = Probe(L * H, X // 2, classes)
     optimizer = torch.optim.AdamW(net.parameters(), lr=RATE)
-    with torch.enable_grad(), bar("Training the probe", ROUNDS, unit="rounds") as shown:
+    with torch.enable_grad(), bar("Training the probe", ROUNDS, unit="rounds") as progress:
         for _ in range(ROUNDS):
             total = 0.0
             for rows in torch.randperm(N).split(BATCH):
@@ -111,7 +111,7 @@ def _fit(class_N: Tensor, x_NLHX: Tensor, *, classes: int) -> Probe:
                 loss.backward()
                 optimizer.step()
                 total += loss.item() * len(rows)
-            shown.advance()
+            progress.advance()
             if total / N < 0.01:
                 break
     return net.eval()

@@ -100,9 +100,9 @@ def split(
             f"{FUNCTIONS[function]} has {len(order)} different questions; {n} to test, {shots} to show and 2 to find "
             f"its heads with need {needed}.\nTake fewer with --n, or leave this function out with --function."
         )
-    shown = _distinct_answers(order, shots)
-    rest = [question for question in order if question not in shown]
-    return Split(function, shown, rest[n:][:train], rest[:n])
+    examples = _distinct_answers(order, shots)
+    rest = [question for question in order if question not in examples]
+    return Split(function, examples, rest[n:][:train], rest[:n])
 
 
 def _distinct_answers(order: list[Question], count: int) -> list[Question]:
@@ -122,7 +122,7 @@ def chosen_functions(names: Iterable[str] | None, there: QuestionSet) -> list[st
         if name not in FUNCTIONS:
             raise InputError(f"Unknown function {name!r}. Known: {', '.join(FUNCTIONS)}.")
         if not there.questions.get(name):
-            found = ", ".join(n for n, q in there.questions.items() if q)
-            raise InputError(f"{there.name} has no questions of {FUNCTIONS[name]}; it has {found}.")
+            known = ", ".join(n for n, q in there.questions.items() if q)
+            raise InputError(f"{there.name} has no questions of {FUNCTIONS[name]}; it has {known}.")
         chosen.append(name)
     return list(dict.fromkeys(chosen))

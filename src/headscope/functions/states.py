@@ -31,7 +31,7 @@ def answer_states(
     if prefix:
         begun = model.hf(input_ids=torch.tensor([prefix], device=model.device), use_cache=True).past_key_values
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]) + len(answers[i].ids))
-    with bar(f"Heads of {model.name} at its answers", len(prompts), unit="answers") as shown:
+    with bar(f"Heads of {model.name} at its answers", len(prompts), unit="answers") as progress:
 
         def run(rows: Sequence[int]) -> None:
             cache = copy.deepcopy(begun)
@@ -45,7 +45,7 @@ def answer_states(
                 at = [len(prompts[i]) - 1 + token for token in highest_surprisal(answers[i], tokens)]
                 for layer, width in enumerate(model.reach.head_widths):
                     out[i, layer, :, :width] = z[layer][place, at].float().mean(0).cpu()
-            shown.advance(len(rows))
+            progress.advance(len(rows))
 
         in_parts(model, "states", order, run, each=1)
     return out

@@ -1,4 +1,4 @@
-"""The opposite of masking: push heads towards how they are where the model answers correctly.
+"""The opposite of masking: steer heads towards how they are where the model answers correctly.
 
     z' = z + alpha * sigma * d        d = (mean of z where right - mean of z where wrong), of length 1
                                       sigma = standard deviation of z along d, over all answers
@@ -6,7 +6,7 @@
 at the chosen heads, each with its own direction and sigma; z is taken at the answers' highest-surprisal tokens.
 An alpha below zero steers the other way.
 
-Shape letters: N answers, C strengths, H heads, K head width.
+Shape letters: N answers, C alphas, H heads, K head width.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LEAST = 5
 def steering_vectors(
     model: Model, z_NLHK: Tensor, right: np.ndarray, heads: Sequence[Head], alphas: Sequence[float]
 ) -> list[Tensor] | None:
-    """What to add at every head, per layer (C, H, K), for each strength; None where there are too few right or wrong
+    """What to add at every head, per layer (C, H, K), for each alpha; None where there are too few right or wrong
     answers to tell a direction from."""
     right_N = torch.as_tensor(right.astype(bool))
     if min(int(right_N.sum()), int((~right_N).sum())) < LEAST:
@@ -40,6 +40,6 @@ def steering_vectors(
     for layer, head in heads:
         chosen_LH[layer, head] = 1.0
     shift_LHK = shift_LHK * chosen_LH[..., None]
-    strength_C = torch.tensor(list(alphas))
+    alpha_C = torch.tensor(list(alphas))
     widths = model.reach.head_widths
-    return [strength_C[:, None, None] * shift_LHK[layer, :, :width] for layer, width in enumerate(widths)]
+    return [alpha_C[:, None, None] * shift_LHK[layer, :, :width] for layer, width in enumerate(widths)]

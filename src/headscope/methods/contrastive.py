@@ -53,7 +53,7 @@ def contrastive(
         refuse_unfit(model, task)
     fit = Fit.start(model, numbers)
     lam_C = torch.full((len(numbers),), LAM)
-    with bar(f"{model.name} keeps {keep.name}, forgets {forget.name}", stage.updates, unit="updates") as shown, \
+    with bar(f"{model.name} keeps {keep.name}, forgets {forget.name}", stage.updates, unit="updates") as progress, \
             frozen(model):  # fmt: skip
         while fit.update < stage.updates:
             draws = [
@@ -63,8 +63,8 @@ def contrastive(
             other_CLH, forget_C = gate_gradient(model, forget, fit.m_CLH, draws[1])
             still_C = (forget_C - keep_C > FAR).float()[:, None, None]
             fit.step(gradient_CLH - still_C * other_CLH + regulariser(fit.m_CLH, lam_C), stage.rate_at(fit.update))
-            shown.say(f"log P {keep_C.mean():.2f} and {forget_C.mean():.2f}, {fit.share_open:.0%} open")
-            shown.advance()
+            progress.say(f"log P {keep_C.mean():.2f} and {forget_C.mean():.2f}, {fit.share_open:.0%} open")
+            progress.advance()
     gates_SLH = fit.m_CLH.sigmoid()
     plain = [float(measures(model, task)[1].mean()) for task in others]
     accuracies = np.empty((2, len(numbers)))

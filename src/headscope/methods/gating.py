@@ -93,15 +93,15 @@ def gating(
     path = None if checkpoint is None else Path(checkpoint)
     stage, fit = _resume(path, about) or (0, Fit.start(model, numbers))
     plans = [(how.free, torch.zeros(len(numbers))), (how.pressed, _both_ways(len(numbers)))]
-    with bar(f"Gating {model.name} on {task.name}", how.free.updates + how.pressed.updates, unit="updates") as shown, \
-            frozen(model):  # fmt: skip
-        shown.advance(fit.update + (how.free.updates if stage else 0))
+    total = how.free.updates + how.pressed.updates
+    with bar(f"Gating {model.name} on {task.name}", total, unit="updates") as progress, frozen(model):
+        progress.advance(fit.update + (how.free.updates if stage else 0))
         for number, (plan, lam_C) in enumerate(plans):
             if number < stage:
                 continue
             if number > stage:
                 fit = fit.again(2)
-            _fit(model, task, fit, plan, lam_C, how, shown, path, every, {**about, "stage": number})
+            _fit(model, task, fit, plan, lam_C, how, progress, path, every, {**about, "stage": number})
     S = len(numbers)
     gates = fit.m_CLH.sigmoid().numpy()
     settings = {
@@ -137,7 +137,7 @@ def _as_json(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fit(
-    model: Model, task: Task, fit: Fit, plan: Stage, lam_C: torch.Tensor, how: Preset, shown: Bar, path: Path | None,
+    model: Model, task: Task, fit: Fit, plan: Stage, lam_C: torch.Tensor, how: Preset, progress: Bar, path: Path | None,
     every: float, about: dict[str, Any],
 ) -> None:  # fmt: skip
     """The rest of one stage, in place."""
@@ -149,8 +149,8 @@ def _fit(
         rate = plan.rate_at(fit.update)
         fit.step(gradient_CLH + regulariser(fit.m_CLH, lam_C), rate)
         fit.losses.append((-log_C).tolist())
-        shown.say(f"loss {-log_C.mean():.3f}, {fit.share_open:.0%} open")
-        shown.advance()
+        progress.say(f"loss {-log_C.mean():.3f}, {fit.share_open:.0%} open")
+        progress.advance()
         if path is not None and time.monotonic() - saved > every:
             fit.save(path, about)
             saved = time.monotonic()

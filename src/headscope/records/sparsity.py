@@ -1,6 +1,6 @@
-"""A sparse model measured beside its dense origin, on the same windows of text.
+"""A sparse model measured beside its dense origin, on the same sequences of text.
 
-Shape letters: N windows, L layers, H heads.
+Shape letters: N sequences, L layers, H heads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headscope.records.record import Record
 
 @dataclass(frozen=True)
 class Sparsity(Record):
-    """Open attention edges of a sparse model, and what it loses: in nats, by window, all under hard gates."""
+    """Open attention edges of a sparse model, and what it loses: in nats, by sequence, all under hard gates."""
 
     model: str
     dense: str
@@ -29,7 +29,7 @@ class Sparsity(Record):
     settings: dict[str, Any] = field(default_factory=dict)
 
     def above_dense(self) -> dict[str, float]:
-        """How much its cross-entropy exceeds the dense model's, with a 95 % bootstrap interval over windows."""
+        """How much its cross-entropy exceeds the dense model's, with a 95 % bootstrap interval over sequences."""
         lost = self.ce - self.dense_ce
         again = [lost[rows].mean() for rows in resampled(len(lost), 1000, self.settings["seed"])]
         low, high = np.quantile(again, (0.025, 0.975))

@@ -56,8 +56,8 @@ class Reading:
 
     def records(self, start: str, kind: type[R]) -> dict[str, R]:
         """Records by the names of their files."""
-        found = {name: self._try(name, lambda name=name: kind.load(self.folder / name)) for name in self.names(start)}
-        return {name: record for name, record in found.items() if record is not None}
+        records = {name: self._try(name, lambda name=name: kind.load(self.folder / name)) for name in self.names(start)}
+        return {name: record for name, record in records.items() if record is not None}
 
     def json(self, name: str) -> Any:
         """What a JSON file holds; None, and a note, where it cannot be read."""
@@ -78,8 +78,8 @@ class Reading:
     def checks(self) -> list[Check]:
         """How well the models do the tasks."""
         names = self.names("check-", ".json")
-        found = [self._try(name, lambda name=name: Check(**self._load(name))) for name in names]
-        return [check for check in found if check is not None]
+        checks = [self._try(name, lambda name=name: Check(**self._load(name))) for name in names]
+        return [check for check in checks if check is not None]
 
     def made(self, what: str, make: Callable[[], T]) -> T | None:
         """What `make` gives; None, and a note, where numbers are not as they should be."""

@@ -34,8 +34,8 @@ def redraw(
 
 def inches(text: str) -> float:
     """3.25in, 8cm, 85mm or 240pt in inches."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(in|cm|mm|pt)\s*", text)
-    width = float(found[1]) * INCHES[found[2]] if found else 0.0
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(in|cm|mm|pt)\s*", text)
+    width = float(match[1]) * INCHES[match[2]] if match else 0.0
     if not NARROWEST <= width <= WIDEST:
         raise InputError(
             f"--width: expected a width such as 3.25in, 8cm, 85mm or 240pt, from {NARROWEST:g} to {WIDEST:g} inches; "

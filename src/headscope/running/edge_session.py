@@ -79,12 +79,12 @@ def _check(view: EdgeView) -> None:
     open_LH = torch.arange(model.n_layers)[:, None].add(torch.arange(model.n_heads)) % 2 == 1
     closed = {head_name(int(layer), int(head)) for layer, head in (~open_LH).nonzero()}
     heard = torch.tensor([graph.readers[reader] not in closed for reader in graph.ends[1]])
-    found = session.metrics(torch.stack([torch.ones(len(graph)), torch.zeros(len(graph)), heard.float()]))
+    metrics = session.metrics(torch.stack([torch.ones(len(graph)), torch.zeros(len(graph)), heard.float()]))
     plain = [metrics_of(model, one, targets) for one in (ids, other)]
     with patched(model, open_LH.float(), fill=session.corrupt.z):
         expected = torch.stack([*plain, metrics_of(model, ids, targets)])
-    if not torch.allclose(found, expected, atol=tolerance, rtol=tolerance):
-        raise _wrong_row(model, f"run by edges its metric is off by {(found - expected).abs().max():.1e}")
+    if not torch.allclose(metrics, expected, atol=tolerance, rtol=tolerance):
+        raise _wrong_row(model, f"run by edges its metric is off by {(metrics - expected).abs().max():.1e}")
 
 
 def _off_the_sum(session: EdgeSession) -> dict[str, float]:
@@ -137,13 +137,13 @@ class EdgeSession:
 
     def metrics(self, keep_CE: Tensor) -> Tensor:
         """Metric of every prompt under every circuit, (C, B). keep_CE: which edges of the graph each circuit keeps."""
-        found: list[Tensor] = []
+        metrics: list[Tensor] = []
 
         def run(part: Sequence[int]) -> None:
-            found.append(self._pass(keep_CE[part[0] : part[-1] + 1]))
+            metrics.append(self._pass(keep_CE[part[0] : part[-1] + 1]))
 
         in_parts(self.view.model, "circuits", range(len(keep_CE)), run, each=self.T * self.B)
-        return torch.cat(found)
+        return torch.cat(metrics)
 
     def _pass(self, keep_CE: Tensor) -> Tensor:
         view, graph = self.view, self.graph
@@ -243,10 +243,10 @@ def _as_matrix(graph: Graph, keep_CE: Tensor) -> Tensor:
 
 def _attention_arguments(view: EdgeView, ids: list[list[int]]) -> list[dict[str, Any]]:
     """What each layer's attention is given besides its input: positions and masks, which depend on length alone."""
-    found: list[dict[str, Any]] = []
+    arguments: list[dict[str, Any]] = []
     hooks = [
         block.attention.register_forward_pre_hook(
-            lambda _m, args, kwargs: found.append({k: v for k, v in kwargs.items() if k != "hidden_states"}),
+            lambda _m, args, kwargs: arguments.append({k: v for k, v in kwargs.items() if k != "hidden_states"}),
             with_kwargs=True,
         )
         for block in view.blocks
@@ -257,4 +257,4 @@ def _attention_arguments(view: EdgeView, ids: list[list[int]]) -> list[dict[str,
     finally:
         for hook in hooks:
             hook.remove()
-    return found
+    return arguments

@@ -30,7 +30,7 @@ from headscope.running.interventions import gated
 from headscope.running.targets import Targets, token_log_probs
 from headscope.tasks.task import Task
 
-# Beyond this, a logit is not pushed further by the regularisation.
+# Beyond this, a logit is not driven further by the regularisation.
 CLIP = 4.0
 GRADIENT_NORM = 1.0
 # Adam's own constants.
@@ -120,7 +120,7 @@ def batch_rows(n: int, batch: int, seed: int, update: int) -> list[int]:
 
 
 def regulariser(m_CLH: Tensor, lam_C: Tensor) -> Tensor:
-    """Gradient of -lam * mean(clip(m)): pushes gates open where lam is positive, shut where it is negative."""
+    """Gradient of -lam * mean(clip(m)): opens gates where lam is positive, shut where it is negative."""
     inside = (m_CLH.abs() < CLIP).float()
     return -lam_C[:, None, None] * inside / m_CLH[0].numel()
 

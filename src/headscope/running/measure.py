@@ -40,8 +40,8 @@ def measures(model: Model, task: Task) -> tuple[np.ndarray, np.ndarray]:
 
     def run(rows: Sequence[int], targets: Targets) -> Tensor:
         logits_BPV = target_logits(model, [task.clean_rows[i] for i in rows], targets)
-        found = [targets(logits_BPV), targets.solved(logits_BPV), replace(targets, metric="log-prob")(logits_BPV)]
-        return torch.stack([value.double() for value in found], dim=1)
+        values = [targets(logits_BPV), targets.solved(logits_BPV), replace(targets, metric="log-prob")(logits_BPV)]
+        return torch.stack([value.double() for value in values], dim=1)
 
     metric, solved, right = per_prompt(model, task, run, f"{model.name} on {task.name}").T
     asked = [(i, foil) for i, foils in enumerate(task.foils) for foil in foils]
@@ -53,8 +53,8 @@ def measures(model: Model, task: Task) -> tuple[np.ndarray, np.ndarray]:
     def run_foils(part: Sequence[int]) -> None:
         foils = [[[token] for token in asked[r][1]] for r in part]
         targets = Targets.from_tokens("log-prob", foils, [[[]] for _ in part], model.device)
-        found = metrics_of(model, [rows[r] for r in part], targets).double().cpu().numpy()
-        np.maximum.at(against, [asked[r][0] for r in part], found)
+        values = metrics_of(model, [rows[r] for r in part], targets).double().cpu().numpy()
+        np.maximum.at(against, [asked[r][0] for r in part], values)
 
     for group in same_length(model, "prompts", [len(row) for row in rows]):
         in_parts(model, "prompts", group, run_foils, each=len(rows[group[0]]))
@@ -71,10 +71,10 @@ def per_prompt(
     """
     out: list[np.ndarray] = []
 
-    def keep(rows: Sequence[int], found: np.ndarray) -> None:
+    def keep(rows: Sequence[int], values: np.ndarray) -> None:
         if not out:
-            out.append(np.empty((len(task), *found.shape[1:]), found.dtype))
-        out[0][list(rows)] = found
+            out.append(np.empty((len(task), *values.shape[1:]), values.dtype))
+        out[0][list(rows)] = values
 
     each_batch(
         model, task, lambda rows, targets: keep(rows, _numpy(run(rows, targets))), title, purpose=purpose,
@@ -89,12 +89,12 @@ def each_batch(
 ) -> None:  # fmt: skip
     """`run(rows, targets)` on every batch of the task, after a look at whether the model can be asked it."""
     refuse_unfit(model, task, corrupt=corrupt)
-    with bar(title, len(task), unit="prompts") as shown:
+    with bar(title, len(task), unit="prompts") as progress:
         for group in batches(model, task, purpose):
 
             def part(rows: Sequence[int]) -> None:
                 run(rows, Targets.of(task, rows, model.device))
-                shown.advance(len(rows))
+                progress.advance(len(rows))
 
             in_parts(model, purpose, group, part, each=len(task.clean_rows[group[0]]))
 

@@ -21,13 +21,13 @@ def now() -> str:
 
 
 def versions() -> dict[str, str]:
-    found = {}
+    installed = {}
     for package in ("headscope", "torch", "transformers", "numpy"):
         try:
-            found[package] = version(package)
+            installed[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            installed[package] = "not installed"
+    return installed
 
 
 @dataclass

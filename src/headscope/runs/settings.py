@@ -35,6 +35,7 @@ class Option:
     help: str
     flag: str = ""  # "--n"; by default after the field; arguments have none
     short: str = ""
+    formerly: str = ""  # the flag's name of before, which goes on working with a note
     argument: bool = False
     identity: bool = True  # whether the numbers depend on it; otherwise a resumed run may be given another
     terminal: bool = False  # changes what is printed, and nothing in the folder
@@ -180,9 +181,9 @@ class Drawn(Printed):
 @cache
 def options(record: type[Settings]) -> tuple[Option, ...]:
     """The options of a record: arguments and what must be given, then its own, then those of what it builds on."""
-    hints, found = get_type_hints(record), {f.name: f for f in dataclasses.fields(record)}
-    owned = [name for owner in record.__mro__ for name in vars(owner).get("__annotations__", {}) if name in found]
-    made = [_option(found[name], hints[name]) for name in dict.fromkeys(owned)]
+    hints, fields = get_type_hints(record), {f.name: f for f in dataclasses.fields(record)}
+    owned = [name for owner in record.__mro__ for name in vars(owner).get("__annotations__", {}) if name in fields]
+    made = [_option(fields[name], hints[name]) for name in dict.fromkeys(owned)]
     return tuple(sorted(made, key=lambda one: (not one.argument, one.default is not ...)))
 
 

@@ -65,6 +65,9 @@ class Checkpoint:
             raise InputError(f"{self.path} is damaged or no checkpoint: {error}. Give another --out.") from error
         if self._state["base_sha256"] != self.base_sha256:
             raise InputError(f"{self.folder} was started from another model's weights. Give another --out.")
+        for state in (self._state, *self._state["history"]):
+            if "strength" in state:  # (As checkpoints of 0.1 say it.)
+                state["penalty_weight"] = state.pop("strength")
         self.step, self.history = self._state["step"], self._state["history"]
 
     def restore(
@@ -78,9 +81,9 @@ class Checkpoint:
                 optimizer.state[parameter]["step"] = torch.tensor(float(self.step))
             for name, mean in means.items():
                 mean.copy_(file.get_tensor(f"mean.{name}"))
-        # A strength that nothing moves is the one asked for now.
-        strength = self._state["strength"] if geco.rate else geco.strength
-        return self.step, replace(geco, strength=strength, average=self._state["average"])
+        # A weight that nothing moves is the one asked for now.
+        weight = self._state["penalty_weight"] if geco.rate else geco.weight
+        return self.step, replace(geco, weight=weight, average=self._state["average"])
 
     def save(
         self, step: int, named: Mapping[str, Tensor], means: Mapping[str, Tensor], optimizer: Any, geco: Geco
@@ -91,7 +94,7 @@ class Checkpoint:
         for name, p in named.items():
             tensors |= {f"{m}.{name}": state[p][m] if p in state else torch.zeros_like(p) for m in MOMENTS}
         about = {
-            "settings": asdict(self.settings), "step": step, "strength": geco.strength, "average": geco.average,
+            "settings": asdict(self.settings), "step": step, "penalty_weight": geco.weight, "average": geco.average,
             "history": self.history, "base_sha256": self.base_sha256,
         }  # fmt: skip
         try:

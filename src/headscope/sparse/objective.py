@@ -1,10 +1,11 @@
 """What sparsifying minimises: the expected fraction of open gates, while the model stays as good as it was.
 
-    minimise  S   subject to   C <= target          as          loss = C + strength * S
+    minimise  S   subject to   C <= target          as          loss = C + weight * S
 
 C is the cross-entropy (its target: the dense model's own plus a margin) or the divergence from the dense model (its
-target: the margin). GECO (Rezende and Viola, arXiv 1810.00597) moves the strength: up while the moving average of C
-is under its target, down when it is over, by a factor each time, so that no size of S or C has to be guessed.
+target: the margin). GECO (Rezende and Viola, arXiv 1810.00597) moves the penalty's weight: up while the moving
+average of C is under its target, down when it is over, by a factor each time, so that no size
+of S or C has to be guessed.
 
 Pure: numbers and tensors in, numbers and tensors out. Shape letters: B batch, T positions, P some of them, V
 vocabulary, H heads, N rows, R some of them.
@@ -23,19 +24,19 @@ from torch.nn import functional
 
 Number = TypeVar("Number", float, Tensor)
 
-# Between these the strength moves; at the floor the penalty has no weight left.
+# Between these the weight moves; at the floor the penalty counts for nothing.
 FLOOR, CEILING = 1e-4, 1e6
 
 
 @dataclass(frozen=True)
 class Geco:
-    """The strength of the penalty and the moving average of the constraint.
+    """The weight of the penalty and the moving average of the constraint.
 
-    rate: the strength changes by at most this factor's logarithm in a step; less the nearer the average is to target.
+    rate: the weight changes by at most this factor's logarithm in a step; less the nearer the average is to target.
     memory: share of the old average that is kept in a step.
     """
 
-    strength: float
+    weight: float
     rate: float
     memory: float = 0.9
     average: float | None = None
@@ -44,8 +45,8 @@ class Geco:
         """The state after a step in which the constraint was measured."""
         average = constraint if self.average is None else self.memory * self.average + (1 - self.memory) * constraint
         slack = max(-1.0, min(1.0, (target - average) / margin))
-        strength = min(CEILING, max(FLOOR, self.strength * math.exp(self.rate * slack)))
-        return replace(self, strength=strength, average=average)
+        weight = min(CEILING, max(FLOOR, self.weight * math.exp(self.rate * slack)))
+        return replace(self, weight=weight, average=average)
 
 
 def cross_entropy(logits_BPV: Tensor, ids_BT: Tensor, places_P: Tensor | None = None) -> Tensor:
@@ -95,7 +96,7 @@ NEAR_ZERO = 0.01
 
 
 def penalty(expected: Mapping[int, Tensor], kind: str, length: int) -> Tensor:
-    """What is pressed down, from the expected open fractions of each layer, (B, H), on windows of this length.
+    """What is pressed down, from the expected open fractions of each layer, (B, H), on sequences of this length.
 
     "mean": the share of open edges. "edges": open edges per query and head, which says the same for any length.
     "sqrt": the mean over heads of the root of those, which presses the harder the less a head has open: it closes

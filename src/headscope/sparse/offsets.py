@@ -34,8 +34,8 @@ def add_offsets(student: nn.Module, model: Model, start: Sequence[str] | None) -
 
 def gate_entry(student: nn.Module, bias: float) -> dict[str, Any]:
     """The gate as a config keeps it: its bias, and its offsets where it has some."""
-    found = {layer: packed(module._parameters[OFFSETS]) for layer, module in _modules(student) if has_offsets(module)}  # pyright: ignore[reportArgumentType]
-    return {"bias": bias, **({"offsets": [found[layer] for layer in sorted(found)]} if found else {})}
+    offsets = {layer: packed(module._parameters[OFFSETS]) for layer, module in _modules(student) if has_offsets(module)}  # pyright: ignore[reportArgumentType]
+    return {"bias": bias, **({"offsets": [offsets[layer] for layer in sorted(offsets)]} if offsets else {})}
 
 
 def has_offsets(module: nn.Module) -> bool:
@@ -44,5 +44,5 @@ def has_offsets(module: nn.Module) -> bool:
 
 def _modules(student: nn.Module) -> list[tuple[int, nn.Module]]:
     """Layer and attention module, for each attention module."""
-    found = [(getattr(module, "headscope_site", None), module) for module in student.modules()]
-    return [(site.layer, module) for site, module in found if site is not None]
+    sites = [(getattr(module, "headscope_site", None), module) for module in student.modules()]
+    return [(site.layer, module) for site, module in sites if site is not None]

@@ -26,12 +26,14 @@ class Settings(Drawn):
     top_p: float = option(
         0.9, "How the model writes `self`: from the likeliest tokens of this probability together.", above=0, max=1
     )
-    windows: int = option(8192, "Windows of text to train on; with few of them it overfits.", above=0)
-    length: int = option(64, "Tokens in a window.", min=2)
+    sequences: int = option(
+        8192, "Sequences of text to train on; with few of them it overfits.", above=0, formerly="--windows"
+    )
+    length: int = option(64, "Tokens in a sequence.", min=2)
     steps: int = option(1000, "Training steps; more steps can be asked of a finished run.", above=0, identity=False)
-    batch: int = option(16, "Windows in a step, over all processes.", above=0)
+    batch: int = option(16, "Sequences in a step, over all processes.", above=0)
     positions: float = option(
-        0.5, "Share of a window's positions, drawn anew in every step, at which the models are compared.", above=0,
+        0.5, "Share of a sequence's positions, drawn anew in every step, at which the models are compared.", above=0,
         max=1, identity=False,
     )  # fmt: skip
     vocabulary: Literal["all", "seen"] = option(
@@ -61,8 +63,10 @@ class Settings(Drawn):
         0.2, "The margin at the first step, which falls to --margin in the first half.", above=0, identity=False
     )
     distill: float = option(0.0, "Weight of the divergence from the dense model as a loss beside `ce`.", min=0)
-    strength: float = option(0.1, "First strength of the penalty on open gates.", above=0, identity=False)
-    rate: float = option(0.05, "How fast the strength moves; 0 keeps it as it is given.", min=0)
+    penalty_weight: float = option(
+        0.1, "First weight of the penalty on open gates.", above=0, identity=False, formerly="--strength"
+    )
+    rate: float = option(0.05, "How fast that weight moves; 0 keeps it as it is given.", min=0)
     bias: float = option(0.0, "Gate bias: positive opens gates.")
     noise: float = option(0.0, "Scale of the gates' noise at the first step; 1 is the paper's.", min=0)
     noise_end: float = option(0.0, "Scale of the gates' noise at the last step.", min=0)
@@ -70,7 +74,7 @@ class Settings(Drawn):
         1.0, "Temperature of the gates' gradient and expected fraction at the first step.", above=0
     )
     temperature_end: float = option(1.0, "The same at the last step.", above=0)
-    held_out: int = option(128, "Windows kept for evaluation.", above=0)
+    held_out: int = option(128, "Sequences kept for evaluation.", above=0)
     every: int = option(50, "Steps between evaluations, each with a checkpoint.", above=0, identity=False)
     checkpointing: bool = option(False, "Gradient checkpointing: less memory, more time.")
     seed: int = option(0, "Seed of text, order, adapters and noise.", min=0)

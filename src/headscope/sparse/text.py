@@ -1,11 +1,11 @@
-"""Text to sparsify on, as windows of token ids.
+"""Text to sparsify on, as sequences of token ids.
 
-`windows(model, "self", ...)` lets the model write its own: it needs no corpus, and on what a model says itself its
+`sequences(model, "self", ...)` lets the model write its own: it needs no corpus, and on what a model says itself its
 cross-entropy exceeds the dense model's by just the divergence between the two. Other sources: a text file, a folder
-of text files, a data set on the Hugging Face hub, windows made elsewhere (a .safetensors file with `ids`), or several
+of text files, a data set on the Hugging Face hub, sequences made elsewhere (a .safetensors file with `ids`), or several
 of these separated by commas: in equal parts, or in those asked for (`self,corpus.txt:3`).
 
-Shape letters: N windows, T tokens in a window, B rows written at a time, V vocabulary.
+Shape letters: N sequences, T tokens in a sequence, B rows written at a time, V vocabulary.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ ROWS = 128
 TOP_P = 0.9
 
 
-def windows(model: Model, text: str, *, count: int, length: int, seed: int = 0, top_p: float = TOP_P) -> Tensor:
-    """`count` windows of `length` tokens, (N, T), in an order that the seed decides.
+def sequences(model: Model, text: str, *, count: int, length: int, seed: int = 0, top_p: float = TOP_P) -> Tensor:
+    """`count` sequences of `length` tokens, (N, T), in an order that the seed decides.
 
     text: "self", a file, a folder, a data set's name (`name` or `name:config`, its split "train"), or several
     separated by commas, each with a number behind a colon where the parts are not equal.
@@ -44,18 +44,18 @@ def windows(model: Model, text: str, *, count: int, length: int, seed: int = 0, 
     if not sources:
         raise InputError("No text was given. Known: self, a file, a folder, the name of a data set.")
     total = sum(weight for _, weight in sources)
-    found = []
+    parts = []
     for name, weight in sources:
         own, share = name == "self", math.ceil(count * weight / total)
         part = written(model, count=share, length=length, seed=seed, top_p=top_p) if own else _cut(model, name, length)
         if len(part) < share:
             raise InputError(
-                f"{name} is too short: {share} windows of {length} tokens are needed, it has {len(part)}.\n"
-                "Give more text, or ask for fewer windows (--windows) or shorter ones (--length)."
+                f"{name} is too short: {share} sequences of {length} tokens are needed, it has {len(part)}.\n"
+                "Give more text, or ask for fewer sequences (--sequences) or shorter ones (--length)."
             )
         order = torch.randperm(len(part), generator=torch.Generator().manual_seed(seed))
-        found.append(part[order[:share]])
-    whole_NT = torch.cat(found)
+        parts.append(part[order[:share]])
+    whole_NT = torch.cat(parts)
     return whole_NT[torch.randperm(len(whole_NT), generator=torch.Generator().manual_seed(seed + 1))][:count]
 
 
@@ -72,7 +72,7 @@ def _weighed(source: str) -> tuple[str, float]:
 
 
 def written(model: Model, *, count: int, length: int, seed: int, top_p: float = TOP_P) -> Tensor:
-    """Windows that the dense model wrote, each from its beginning token on, kept in the cache as they are made.
+    """Sequences that the dense model wrote, each from its beginning token on, kept in the cache as they are made.
     Where the tokenizer begins no text with that token, it is taken off again: the model will not see it elsewhere.
 
     top_p: every token is drawn from the likeliest ones that together have this probability. At 1 a small model soon
@@ -83,22 +83,22 @@ def written(model: Model, *, count: int, length: int, seed: int, top_p: float = 
     length += 0 if shown_first else 1
     asked = f"{model.fingerprint()} {length} {start} {top_p}"
     folder = cache_folder() / "text" / f"{model.name}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}"
-    with bar(f"{model.name} writes its text", -(-count // ROWS) * length, unit="tokens") as shown:
+    with bar(f"{model.name} writes its text", -(-count // ROWS) * length, unit="tokens") as progress:
         while sum(map(len, made)) < count:
             piece = folder / f"seed-{seed}-{len(made)}.safetensors"
             if piece.exists():
                 made.append(load_file(piece)["ids"].long())
-                shown.advance(length)
+                progress.advance(length)
                 continue
             draw = torch.Generator().manual_seed(seed * 1000003 + len(made))
-            made.append(_write(model, start, length, top_p, draw, shown))
+            made.append(_write(model, start, length, top_p, draw, progress))
             with whole_file(piece) as path:
                 save_file({"ids": made[-1].int()}, path)
     return torch.cat(made)[:count, 0 if shown_first else 1 :]
 
 
 @torch.no_grad()
-def _write(model: Model, start: int, length: int, top_p: float, draw: torch.Generator, shown: Any) -> Tensor:
+def _write(model: Model, start: int, length: int, top_p: float, draw: torch.Generator, progress: Any) -> Tensor:
     """Sample token by token, through ends of texts into the next one."""
     ids_BT = torch.full((ROWS, 1), start)
     cache = DynamicCache()
@@ -107,7 +107,7 @@ def _write(model: Model, start: int, length: int, top_p: float, draw: torch.Gene
             new = ids_BT[:, -1:].to(model.device)
             logits_BV = model.hf(input_ids=new, past_key_values=cache, use_cache=True).logits[:, -1].float().cpu()
             ids_BT = torch.cat([ids_BT, drawn(logits_BV, top_p, draw)], dim=1)
-            shown.advance()
+            progress.advance()
     return ids_BT
 
 
@@ -142,10 +142,10 @@ def _start(model: Model) -> int:
     # A tokenizer that puts nothing before a text: in training, texts were divided by this, or by their ends.
     divider = tokenizer.get_vocab().get("<|endoftext|>")
     known = (*_begins(model), divider, tokenizer.bos_token_id, tokenizer.eos_token_id)
-    found = next((token for token in known if token is not None), None)
-    if found is None:
+    start = next((token for token in known if token is not None), None)
+    if start is None:
         raise InputError(f"{model.name} has no token that begins a text, so it cannot write its own: give --text.")
-    return found
+    return start
 
 
 def _begins(model: Model) -> list[int]:
@@ -156,7 +156,7 @@ def _begins(model: Model) -> list[int]:
 
 
 def _cut(model: Model, name: str, length: int) -> Tensor:
-    """A corpus as windows; where the tokenizer begins texts with a special token, so does every window."""
+    """A corpus as sequences; where the tokenizer begins texts with a special token, so does every sequence."""
     if name.endswith(".safetensors"):
         return _made(Path(name).expanduser(), length)
     tokenizer: Any = model.tokenizer
@@ -168,13 +168,15 @@ def _cut(model: Model, name: str, length: int) -> Tensor:
 
 
 def _made(file: Path, length: int) -> Tensor:
-    """Windows of token ids from a file."""
+    """Sequences of token ids from a file."""
     try:
         ids_NT = load_file(file)["ids"].long()
     except (OSError, SafetensorError, KeyError) as error:
-        raise InputError(f"{file} cannot be read: {error}. Expected windows of token ids (N, T) named ids.") from error
+        raise InputError(
+            f"{file} cannot be read: {error}. Expected sequences of token ids (N, T) named ids."
+        ) from error
     if ids_NT.ndim != 2 or ids_NT.shape[1] != length:
-        raise InputError(f"{file} must hold windows of {length} tokens, found a shape {tuple(ids_NT.shape)}.")
+        raise InputError(f"{file} must hold sequences of {length} tokens, found a shape {tuple(ids_NT.shape)}.")
     return ids_NT
 
 

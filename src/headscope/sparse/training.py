@@ -1,9 +1,9 @@
 """The training loop that makes attention sparse.
 
 1. Copy the model; give the copy gates, and LoRA adapters unless all weights are to be trained.
-2. Take the text (`text.windows`); the first windows are held out.
+2. Take the text (`text.sequences`); the first sequences are held out.
 3. Each step: the dense model's logits where they are needed, the sparse model's with trained gates, the loss of
-   `objective.py`, one AdamW step, one GECO step. Which windows and which noise a step uses follows from the seed and
+   `objective.py`, one AdamW step, one GECO step. Which sequences and which noise a step uses follows from the seed and
    the step's number alone, so a run that was killed goes on to the same numbers from its last checkpoint.
 4. Every so often: held-out connectivity, cross-entropy and divergence under hard gates; a checkpoint, and an adapter
    where connectivity has passed a milestone.
@@ -11,7 +11,7 @@
 
 Runs on one process or, under `accelerate launch`, on several, which share each batch.
 
-Shape letters: B batch, T positions, P those whose logits are compared, V vocabulary, N windows.
+Shape letters: B batch, T positions, P those whose logits are compared, V vocabulary, N sequences.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from headscope.sparse.objective import FLOOR, Geco, cross_entropy, divergence, e
 from headscope.sparse.offsets import add_offsets
 from headscope.sparse.saving import save_milestone, save_sparse
 from headscope.sparse.settings import Settings
-from headscope.sparse.text import windows
+from headscope.sparse.text import sequences
 
 # Evaluations in a row without any penalty left and the constraint still broken, after which a run says so and stops.
 PATIENCE = 3
@@ -60,8 +60,8 @@ def sparsify(model: Model, *, out: str | Path, settings: Settings | None = None,
 
 
 def _train(model: Model, settings: Settings, checkpoint: Checkpoint) -> None:
-    text_NT = windows(
-        model, settings.text, count=settings.windows + settings.held_out, length=settings.length, seed=settings.seed,
+    text_NT = sequences(
+        model, settings.text, count=settings.sequences + settings.held_out, length=settings.length, seed=settings.seed,
         top_p=settings.top_p,
     )  # fmt: skip
     trainer = Trainer(model, settings, text_NT, checkpoint)
@@ -112,7 +112,7 @@ class Trainer:
         groups: list[dict[str, Any]] = [{"params": others, "times": 1.0}]
         groups += [{"params": offsets, "times": settings.offset_lr}] if offsets else []
         optimizer = torch.optim.AdamW(groups, lr=settings.lr, betas=(0.9, 0.98), weight_decay=0.0)
-        self.geco = Geco(settings.strength, settings.rate)
+        self.geco = Geco(settings.penalty_weight, settings.rate)
         self.step, self.dense_ce = 0, None
         self.means = {name: p.detach().clone() for name, p in named.items()} if settings.average else {}
         if checkpoint.exists():
@@ -122,8 +122,8 @@ class Trainer:
 
     def run(self) -> None:
         settings = self.settings
-        with bar("Sparsifying", settings.steps) as shown:
-            shown.reach(self.step)
+        with bar("Sparsifying", settings.steps) as progress:
+            progress.reach(self.step)
             if self.step == 0:
                 self._note(self.evaluate())
             while self.step < settings.steps:
@@ -134,14 +134,14 @@ class Trainer:
                         f"{self.checkpoint.step} is kept in {self.checkpoint.folder}; try a lower --lr."
                     )
                 self.step += 1
-                shown.reach(self.step)
+                progress.reach(self.step)
                 if self.step % settings.every == 0 or self.step == settings.steps:
                     self._note(self.evaluate())
                     self._stop_if_hopeless()
 
     def _stop_if_hopeless(self) -> None:
         rows, name = self.checkpoint.history[-PATIENCE:], self.settings.constraint
-        if len(rows) == PATIENCE and all(row[name] > row["target"] and row["strength"] <= FLOOR for row in rows):
+        if len(rows) == PATIENCE and all(row[name] > row["target"] and row["penalty_weight"] <= FLOOR for row in rows):
             raise SetupError(
                 f"The constraint cannot be met: {name} is {rows[-1][name]:.3f} with no penalty left, its target "
                 f"{rows[-1]['target']:.3f}.\nThe last checkpoint is kept; raise --margin or --bias, or lower --lr or "
@@ -185,7 +185,7 @@ class Trainer:
         if settings.constraint == "ce":
             ce = cross_entropy(logits_BPV, ids_BT, places_P)
         constraint: Any = kl if settings.constraint == "kl" else ce
-        loss = constraint + self.geco.strength * penalty(gates.expected, settings.penalty, ids_BT.shape[1])
+        loss = constraint + self.geco.weight * penalty(gates.expected, settings.penalty, ids_BT.shape[1])
         if settings.distill and kl is not None:
             loss = loss + settings.distill * kl
         return loss, constraint
@@ -230,15 +230,15 @@ class Trainer:
             return self.dense(input_ids=ids_BT, use_cache=False, logits_to_keep=places_P).logits
 
     def _batch(self) -> Iterator[Tensor]:
-        """This process's share of the step's windows, in parts to accumulate: an epoch is an order of all windows."""
+        """This process's share of the step's sequences, in parts to accumulate: an epoch is an order of them all."""
         settings, size = self.settings, self.settings.batch
         first = self.step * size
-        rows = [self._window(at) for at in range(first, first + size)]
+        rows = [self._sequence(at) for at in range(first, first + size)]
         mine = rows[self.accelerator.process_index :: self.accelerator.num_processes]
         ids_BT = torch.stack(mine).to(self.accelerator.device)
         yield from ids_BT.chunk(settings.accumulate)
 
-    def _window(self, at: int) -> Tensor:
+    def _sequence(self, at: int) -> Tensor:
         epoch, place = divmod(at, len(self.train_NT))
         if getattr(self, "_order", (None,))[0] != epoch:
             draw = torch.Generator().manual_seed(self.settings.seed * 1000003 + epoch)
@@ -259,7 +259,7 @@ class Trainer:
             row = measured(self.student, self.dense, self.held_NT, self.settings.batch)
         # The training's own moving average: far below the held-out one, it is overfitting.
         train = row[self.settings.constraint] if self.geco.average is None else self.geco.average
-        return {"step": self.step, **row, "train": train, "target": self.target, "strength": self.geco.strength}
+        return {"step": self.step, **row, "train": train, "target": self.target, "penalty_weight": self.geco.weight}
 
     def _note(self, row: dict[str, float]) -> None:
         self.checkpoint.history.append(row)
@@ -302,16 +302,16 @@ def student_of(model: Model, settings: Settings) -> Any:
 def measured(
     sparse: Any, dense: Any, ids_NT: Tensor, batch: int, gates: Callable[[], Gates] = Gates
 ) -> dict[str, float]:
-    """Connectivity, cross-entropy and (given the dense model) divergence on some windows, gates hard unless given."""
+    """Connectivity, cross-entropy and (given the dense model) divergence on some sequences, gates hard unless given."""
     sums: dict[str, float] = {}
     device = next(sparse.parameters()).device
     for part in ids_NT.split(batch):
         ids_BT = part.to(device)
-        with deciding(gates()) as found:
+        with deciding(gates()) as decided:
             logits_BTV = sparse(input_ids=ids_BT, use_cache=False).logits
         values = {"ce": cross_entropy(logits_BTV, ids_BT).item()}
-        if found.opened:
-            values["connectivity"] = mean_fraction(found.opened).item()
+        if decided.opened:
+            values["connectivity"] = mean_fraction(decided.opened).item()
             values["edges_per_query"] = edges_per_query(values["connectivity"], ids_BT.shape[1])
         if dense is not None:
             dense_BTV = dense(input_ids=ids_BT, use_cache=False).logits

@@ -37,11 +37,11 @@ def chosen_methods(
     texts: Sequence[str], known: Mapping[str, Callable[..., Any]], what: str = "", reserved: Sequence[str] = ()
 ) -> list[Chosen]:
     """The methods asked for. reserved: options that the study itself gives."""
-    found = [_chosen(text, known, what, reserved) for text in texts]
-    labels = [one.label for one in found]
+    methods = [_chosen(text, known, what, reserved) for text in texts]
+    labels = [one.label for one in methods]
     if twice := [label for label in labels if labels.count(label) > 1]:
         raise InputError(f"Method {twice[0]} is named twice. Name everything once.")
-    return found
+    return methods
 
 
 def method_options(method: Callable[..., Any], reserved: Sequence[str] = ()) -> dict[str, tuple[Any, Any]]:

@@ -27,7 +27,7 @@ from headscope.report.outputs.frontier import Frontier
 from headscope.runs.run import open_run
 from headscope.sparse.objective import edges_per_query
 from headscope.sparse.saving import milestones
-from headscope.sparse.text import windows
+from headscope.sparse.text import sequences
 from headscope.sparse.training import measured
 from headscope.studies.chosen_methods import chosen_methods
 from headscope.studies.settings import FrontierSettings
@@ -62,22 +62,22 @@ def study_frontier(settings: FrontierSettings, *, out: Path) -> Frontier:
 
 def _points(trained: Path) -> list[tuple[str, Path]]:
     """The milestones of a run and its last adapter, by name."""
-    found = [(folder.name, folder) for folder, _ in milestones(trained)]
+    points = [(folder.name, folder) for folder, _ in milestones(trained)]
     if is_adapter(trained / "adapter"):
-        found.append(("last", trained / "adapter"))
-    if not found:
+        points.append(("last", trained / "adapter"))
+    if not points:
         raise InputError(
             f"{trained} has neither milestones nor an adapter: expected a folder that `headscope sparsify` wrote, with "
             "LoRA (--lora-rank above 0)."
         )
-    return found
+    return points
 
 
 def _loss(model: Model, base: Model, settings: FrontierSettings) -> dict[str, Any]:
-    ids_NT = windows(base, settings.text, count=settings.windows, length=settings.length, seed=settings.seed)
-    found = measured(model.hf, base.hf, ids_NT, 16)
-    share = found.get("connectivity", 1.0)
+    ids_NT = sequences(base, settings.text, count=settings.sequences, length=settings.length, seed=settings.seed)
+    losses = measured(model.hf, base.hf, ids_NT, 16)
+    share = losses.get("connectivity", 1.0)
     return {
         "point": model.name, "connectivity": share, "edges_per_query": edges_per_query(share, ids_NT.shape[1]),
-        "ce_above_dense": found["ce"] - found["dense_ce"], "divergence": found["kl"],
+        "ce_above_dense": losses["ce"] - losses["dense_ce"], "divergence": losses["kl"],
     }  # fmt: skip

@@ -41,7 +41,7 @@ def conclude(
         "agreement": _agreement(outcome),
         "sweep": scorer.sweep(),
         "cross": scorer.cross(),
-        "pushed": scorer.pushed(),
+        "steered": scorer.steered(),
     }
     said = f"COMET by {Path(comet.checkpoint).name}" if comet is not None else f"COMET not scored: {comet_note}"
     run = outcome.kept.run
@@ -59,11 +59,11 @@ class _Scorer:
 
     def scores(self, unit: str, subject: Subject, variants: Sequence[Sequence[str]]) -> list[dict[str, float]]:
         """Mean of every score over the test questions, for each variant's answers."""
-        found = [subject.scores(texts, self.embed) for texts in variants]
+        by_variant = [subject.scores(texts, self.embed) for texts in variants]
         if self.comet is not None:
-            for scores, values in zip(found, self._comet(unit, subject, variants), strict=True):
+            for scores, values in zip(by_variant, self._comet(unit, subject, variants), strict=True):
                 scores["comet"] = np.array(values)
-        return [{name: float(scores[name].mean()) for name in SCORES if name in scores} for scores in found]
+        return [{name: float(scores[name].mean()) for name in SCORES if name in scores} for scores in by_variant]
 
     def _comet(self, unit: str, subject: Subject, variants: Sequence[Sequence[str]]) -> list[list[float]]:
         comet = self.comet
@@ -77,8 +77,8 @@ class _Scorer:
             return self.outcome.kept.unit(("comet", unit), subject, make, checkpoint=str(comet.checkpoint))
 
     def base(self, name: str, subject: Subject) -> Row:
-        (found,) = self.scores(f"base-{name}", subject, [subject.unmasked])
-        return {"function": name, "n": len(subject.split.test), "train": len(subject.split.train), **found}
+        (scores,) = self.scores(f"base-{name}", subject, [subject.unmasked])
+        return {"function": name, "n": len(subject.split.test), "train": len(subject.split.train), **scores}
 
     def sweep(self) -> list[Row]:
         rows = []
@@ -101,21 +101,21 @@ class _Scorer:
         rows = []
         for (ranking, asked), by_masked in self.outcome.crosses.items():
             unit, subject = f"cross-{ranking}-{asked}", self.outcome.subjects[asked]
-            found = self.scores(unit, subject, list(by_masked.values()))
-            for masked, scores in zip(by_masked, found, strict=True):
+            scored = self.scores(unit, subject, list(by_masked.values()))
+            for masked, scores in zip(by_masked, scored, strict=True):
                 rows.append({"ranking": ranking, "masked": masked, "asked": asked, "k": self.outcome.cross_k, **scores})
         return rows
 
-    def pushed(self) -> list[Row]:
+    def steered(self) -> list[Row]:
         rows = []
-        for name, unit in self.outcome.pushed.items():
+        for name, unit in self.outcome.steered.items():
             about = {"function": name, "k": unit["k"], "right": unit["right"], "wrong": unit["wrong"]}
             subject = self.outcome.subjects[name]
             (base,) = self.scores(f"base-{name}", subject, [subject.unmasked])
-            found = self.scores(f"pushed-{name}", subject, list(unit["texts"].values()))
+            scored = self.scores(f"steered-{name}", subject, list(unit["texts"].values()))
             rows += [
                 {**about, "alpha": float(alpha), "base_match": base["match"], **scores}
-                for alpha, scores in zip(unit["texts"], found, strict=True)
+                for alpha, scores in zip(unit["texts"], scored, strict=True)
             ]
         return rows
 

@@ -78,9 +78,9 @@ class Subject:
     def say(self, part: str, acting: Interventions | None, title: str) -> list[list[Answer]]:
         """Answers to the questions of a part under every variant of what acts."""
         total = len(self.prompts[part]) * len(acting or Interventions())
-        with bar(title, total, unit="answers") as shown:
+        with bar(title, total, unit="answers") as progress:
             return generate(
-                self.model, self.prompts[part], prefix=self.prefix, acting=acting, shown=shown,
+                self.model, self.prompts[part], prefix=self.prefix, acting=acting, progress=progress,
                 max_new_tokens=self.max_new_tokens,
             )  # fmt: skip
 
@@ -105,7 +105,7 @@ class Outcome:
     rankings: dict[str, dict[str, Scores]]  # ranking -> function -> scores
     sweeps: dict[tuple[str, str, int], dict[str, Any]]  # ranking, function, k -> heads and texts
     crosses: dict[tuple[str, str], dict[str, list[str]]]  # ranking, function scored -> function masked -> texts
-    pushed: dict[str, dict[str, Any]]  # function -> alphas and texts, or why not
+    steered: dict[str, dict[str, Any]]  # function -> alphas and texts, or why not
     skipped: list[str]
     stray: dict[str, int]
 
@@ -121,14 +121,19 @@ class Outcome:
 
 def prepare(model: Model, settings: FunctionSettings) -> tuple[dict[str, Subject], QuestionSet]:
     """The functions' questions, split and encoded for a model."""
-    found = read_questions(settings.data)
+    questions = read_questions(settings.data)
     subjects = {}
-    for name in chosen_functions(settings.functions or None, found):
+    for name in chosen_functions(settings.functions or None, questions):
         parts = split(
-            found.questions[name], name, n=settings.n, train=settings.train, shots=settings.shots, seed=settings.seed
+            questions.questions[name],
+            name,
+            n=settings.n,
+            train=settings.train,
+            shots=settings.shots,
+            seed=settings.seed,
         )
         subjects[name] = Subject(model, parts, settings.max_new_tokens, settings.steps)
-    return subjects, found
+    return subjects, questions
 
 
 def check_answers(model: Model, *, n: int, seed: int = 0) -> list[dict[str, Any]]:
@@ -172,7 +177,7 @@ def run_study(run: Run, settings: FunctionSettings) -> Outcome:
     """Steps 1 to 4, or what is missing of them."""
     model, sha256 = load_noted(run, settings.model, distinct([settings.model])[0])
     kept = Kept(run, model, sha256, settings)
-    subjects, found = prepare(model, settings)
+    subjects, questions = prepare(model, settings)
     for subject in subjects.values():
         subject.answers = {part: kept.answers(subject, part) for part in ("test", "train")}
     rankings = {ranking: _ranking(kept, ranking, subjects) for ranking in settings.rankings}
@@ -190,8 +195,10 @@ def run_study(run: Run, settings: FunctionSettings) -> Outcome:
         for name, subject in subjects.items()
     }
     first = rankings[settings.rankings[0]]
-    pushed = {name: _push(kept, subject, first[name], ks[0]) for name, subject in subjects.items()}
-    return Outcome(kept, model, settings, subjects, rankings, sweeps, crosses, pushed, found.skipped, found.stray)
+    steered = {name: _steer(kept, subject, first[name], ks[0]) for name, subject in subjects.items()}
+    return Outcome(
+        kept, model, settings, subjects, rankings, sweeps, crosses, steered, questions.skipped, questions.stray
+    )
 
 
 def states(subject: Subject) -> Tensor:
@@ -243,7 +250,7 @@ def _cross(kept: Kept, ranking: str, subject: Subject, scores: dict[str, Scores]
     return kept.unit(("cross", ranking, subject.name, k), subject, make, functions=list(scores))
 
 
-def _push(kept: Kept, subject: Subject, scores: Scores, k: int) -> dict[str, Any]:
+def _steer(kept: Kept, subject: Subject, scores: Scores, k: int) -> dict[str, Any]:
     alphas, steps = kept.settings.alphas, kept.settings.steps
 
     def make() -> dict[str, Any]:
@@ -253,8 +260,8 @@ def _push(kept: Kept, subject: Subject, scores: Scores, k: int) -> dict[str, Any
         shifts = steering_vectors(subject.model, states(subject), right, scores.ranked()[:k], alphas)
         if shifts is None:
             return {**about, "texts": {}}
-        said = subject.say("test", Interventions(shifts=shifts, steps=steps), f"{subject.name}: {k} heads pushed")
+        said = subject.say("test", Interventions(shifts=shifts, steps=steps), f"{subject.name}: {k} heads steered")
         by_alpha = zip(alphas, said, strict=True)
         return {**about, "texts": {f"{alpha:g}": [answer.text for answer in answers] for alpha, answers in by_alpha}}
 
-    return kept.unit(("pushed", subject.name), subject, make, k=k, alphas=alphas)
+    return kept.unit(("steered", subject.name), subject, make, k=k, alphas=alphas)

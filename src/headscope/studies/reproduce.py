@@ -71,7 +71,7 @@ class Preset:
     edges: dict[str, Any]
     functions: dict[str, Any]
     roles: dict[str, Any]
-    windows: int
+    sequences: int
 
 
 PRESETS = {
@@ -83,14 +83,14 @@ PRESETS = {
             "max_new_tokens": 6,
         },
         roles={"seeds": 1, "preset": "quick", "n": 64, "held_out": 8, "compare": 0},
-        windows=16,
+        sequences=16,
     ),
     "full": Preset(
         heads={"methods": ["patching"], "n": 50, "draws": 3},
         edges={"methods": ["eap-ig"], "n": 30},
         functions={},
         roles={"seeds": 3, "preset": "cpu", "n": 64, "held_out": 24, "compare": 8},
-        windows=128,
+        sequences=128,
     ),
 }  # fmt: skip
 
@@ -150,9 +150,9 @@ def reproduce(
     for name, ids in STUDIES.items():
         if asked := [figure for figure in wanted if figure in ids]:
             say(f"{name}: figure{'s' * (len(asked) > 1)} {', '.join(asked)}")
-            made, found = getattr(parts, name)(asked)
+            made, measured = getattr(parts, name)(asked)
             figures += made
-            numbers += found
+            numbers += measured
     whole = Reproduction(out, figures, numbers, time.monotonic() - began)
     preset = settings.preset if how is None else "own"
     about = {"command": "reproduce", "preset": preset, "models": list(settings.models)}
@@ -244,11 +244,11 @@ class _Parts:
         if len(self.models) < 2:
             return [], []
         dense, sparse, *_ = self.models
-        how = {"windows": self.how.windows, "n": self.how.heads["n"], **self.common}
+        how = {"sequences": self.how.sequences, "n": self.how.heads["n"], **self.common}
         settings = SparsitySettings(dense=dense, sparse=sparse, tasks=TASKS, **how)
         report = study_sparsity(settings, out=self.out / "sparsity").report
         lost = "{mean:+.3f} [{low:+.3f}, {high:+.3f}]".format(**report["ce above dense"])
-        setting = f"{report['sparse']}, {self.how.windows} windows of 64 tokens"
+        setting = f"{report['sparse']}, {self.how.sequences} sequences of 64 tokens"
         numbers = [
             Number("sparse", "attention edges open", "0.3 %", f"{100 * report['connectivity']:.2f} %", setting),
             Number("sparse", "cross-entropy above the dense model's", "about 0", lost, setting),

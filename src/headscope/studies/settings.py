@@ -139,7 +139,7 @@ class FunctionSettings(Drawn):
     steps: Literal["all", "decode"] = option("all", "Mask everywhere (all), or on decode steps only (decode).")
     max_new_tokens: int = option(8, "Longest answer, in tokens.", min=1)
     alphas: tuple[float, ...] = option(
-        (-2.0, 2.0, 5.0), "How far to push heads towards correct answers; empty: not at all.", flag="--alpha",
+        (-2.0, 2.0, 5.0), "How far to steer heads towards correct answers; empty: not at all.", flag="--alpha",
         empty=True,
     )  # fmt: skip
     comet: str = option(
@@ -161,8 +161,8 @@ class SparsitySettings(Drawn):
         flag="--task", empty=True, files="files", check=known_task,
     )  # fmt: skip
     text: str = option("self", TEXT, files="folders")
-    windows: int = option(128, "Windows of text.", min=1)
-    length: int = option(64, "Tokens in a window.", min=2)
+    sequences: int = option(128, "Sequences of text.", min=1, formerly="--windows")
+    length: int = option(64, "Tokens in a sequence.", min=2)
     n: int = option(200, "Prompts per task.", min=1)
     seed: int = option(1, "Seed of text and prompts; not the one of the training.")
 
@@ -176,8 +176,8 @@ class FrontierSettings(Drawn):
     heads_by: str = option("patching", "Method that ranks heads.")
     edges_by: str = option("eap-ig", "Method that ranks edges.")
     text: str = option("self", "Text for the losses: `self`, a file, a folder, a data set.", files="folders")
-    windows: int = option(64, "Windows of text.", min=1)
-    length: int = option(64, "Tokens in a window.", min=2)
+    sequences: int = option(64, "Sequences of text.", min=1, formerly="--windows")
+    length: int = option(64, "Tokens in a sequence.", min=2)
     threshold: float = option(0.9, "Explained effect at which curves are compared.", identity=False)
     n: int = option(50, "Prompt pairs per task.", short="-n", min=1)
     seed: int = option(1, "Seed of text and prompts; not the one of the training.")

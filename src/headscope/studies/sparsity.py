@@ -5,7 +5,7 @@ The comparison, all under hard gates:
 1. Connectivity: the share of causal attention edges that are open, overall and per layer and head; heads that never
    open.
 2. Cross-entropy of both models on text that neither was trained on, their divergence, and the difference of the two
-   cross-entropies with a 95 % bootstrap interval over windows.
+   cross-entropies with a 95 % bootstrap interval over sequences.
 3. A control: the same model with gates open at random, each head at its own rate. Gates that have learned something
    are far better than that.
 4. Accuracy of both models on tasks.
@@ -32,7 +32,7 @@ from headscope.report.reading import Reading
 from headscope.runs.run import open_run
 from headscope.sparse.checkpoint import is_first_process
 from headscope.sparse.settings import Settings
-from headscope.sparse.text import windows
+from headscope.sparse.text import sequences
 from headscope.sparse.training import measured, sparsify
 from headscope.studies.attention import attention_of
 from headscope.studies.settings import SparsitySettings
@@ -76,15 +76,15 @@ def study_sparsity(settings: SparsitySettings, *, out: Path) -> SparseModel:
 
 
 def _measure(dense: Model, sparse: Model, settings: SparsitySettings) -> Sparsity:
-    """All that is measured on the windows of text: open edges by head, both models by window, and random gates."""
-    about = {"text": settings.text, "count": settings.windows, "length": settings.length, "seed": settings.seed}
-    ids_NT = windows(dense, **about)
+    """All that is measured on the sequences of text: open edges by head, both models by sequence, and random gates."""
+    about = {"text": settings.text, "count": settings.sequences, "length": settings.length, "seed": settings.seed}
+    ids_NT = sequences(dense, **about)
     rates_LH = connectivity(sparse, ids_NT)
-    # One by one, so that the interval can tell what another draw of windows would give.
-    by_window = [measured(sparse.hf, dense.hf, window_1T, 1) for window_1T in ids_NT.split(1)]
+    # One by one, so that the interval can tell what another draw of sequences would give.
+    by_sequence = [measured(sparse.hf, dense.hf, ids_1T, 1) for ids_1T in ids_NT.split(1)]
     gates = partial(Gates, "random", seed=settings.seed, rates_LH=torch.from_numpy(rates_LH))
     control = measured(sparse.hf, dense.hf, ids_NT, 16, gates)
-    losses = {name: np.array([one[name] for one in by_window]) for name in ("connectivity", "ce", "dense_ce", "kl")}
+    losses = {name: np.array([one[name] for one in by_sequence]) for name in ("connectivity", "ce", "dense_ce", "kl")}
     random = {name: control[name] for name in ("connectivity", "ce", "kl")}
     return Sparsity(sparse.name, dense.name, rates_LH, **losses, random=random, settings=about)
 
@@ -93,10 +93,10 @@ def _measure(dense: Model, sparse: Model, settings: SparsitySettings) -> Sparsit
 def connectivity(model: Model, ids_NT: Tensor, batch: int = 16) -> np.ndarray:
     """Share of causal attention edges that are open, per layer and head."""
     total_LH = np.zeros((model.n_layers, model.n_heads))
-    with bar(f"Open edges of {model.name}", len(ids_NT), unit="windows") as shown:
+    with bar(f"Open edges of {model.name}", len(ids_NT), unit="sequences") as progress:
         for part in ids_NT.split(batch):
             with deciding(Gates()) as gates:
                 model.hf(input_ids=part.to(model.device), use_cache=False, logits_to_keep=1)
             total_LH += np.stack([gates.opened[l].sum(0).cpu().numpy() for l in range(model.n_layers)])
-            shown.advance(len(part))
+            progress.advance(len(part))
     return total_LH / len(ids_NT)

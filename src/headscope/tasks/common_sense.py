@@ -69,9 +69,9 @@ def choose(rng: random.Random, kind: str, options: int) -> tuple[str, str, list[
     facts = KINDS[kind]
     asked = rng.choice(list(facts))
     wrong = rng.sample([answer for answer in facts.values() if answer != facts[asked]], options - 1)
-    shown = [facts[asked], *wrong]
-    rng.shuffle(shown)
-    return kind.format(asked), facts[asked], shown
+    choices = [facts[asked], *wrong]
+    rng.shuffle(choices)
+    return kind.format(asked), facts[asked], choices
 
 
 def lettered(question: str, shown: list[str]) -> str:

@@ -106,12 +106,12 @@ def common_metric(path: Path, rows: list[tuple[int, dict[str, Any]]]) -> str:
     default = "logit-diff" if row.get("wrong") else "log-prob"
     metric = row.get("metric", default)
     for line, row in rows:
-        found = row.get("metric", metric)
-        if found not in tuple(METRICS):
-            raise InputError(f"{path.name}, line {line}: metric must be one of {', '.join(METRICS)}, found {found!r}.")
-        if found != metric:
+        named = row.get("metric", metric)
+        if named not in tuple(METRICS):
+            raise InputError(f"{path.name}, line {line}: metric must be one of {', '.join(METRICS)}, found {named!r}.")
+        if named != metric:
             raise InputError(
-                f"{path.name}, line {line}: all lines must have the same metric, found {found} after {metric} on line "
+                f"{path.name}, line {line}: all lines must have the same metric, found {named} after {metric} on line "
                 f"{first}.\nPut them into separate files."
             )
     return metric
@@ -158,7 +158,7 @@ def next_tokens(
     where: str, tokenizer: PreTrainedTokenizerBase, prompt: str, ids: list[int], texts: tuple[str, ...]
 ) -> list[int]:
     """The one token that each text becomes after the prompt."""
-    found: list[int] = []
+    chosen: list[int] = []
     for text, joined in zip(texts, encode(tokenizer, [prompt + text for text in texts]), strict=True):
         if joined[:-1] != ids:
             shared = next((i for i, (a, b) in enumerate(zip(ids, joined, strict=False)) if a != b), len(ids))
@@ -168,8 +168,8 @@ def next_tokens(
                 f"{tokenizer_name(tokenizer)}.\nMost tokenizers want a space at the start of the answer, none at the "
                 "end of the prompt."
             )
-        found.append(joined[-1])
-    return found
+        chosen.append(joined[-1])
+    return chosen
 
 
 def kind(value: Any) -> str:

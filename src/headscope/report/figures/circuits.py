@@ -79,11 +79,11 @@ def circuit_picture(circuit: networkx.DiGraph, *, most: int = 60, width: float |
     largest = max((abs(score) for *_, score in ordered), default=1.0)
     for source, target, score in reversed(ordered):
         # By the root, or one large edge would leave all others as hairs.
-        strength = (abs(score) / largest) ** 0.5
+        share = (abs(score) / largest) ** 0.5
         bend = 0.3 if places[source][0] == places[target][0] else 0.04
         arrow = {
-            "arrowstyle": "-", "color": "#B35806" if score > 0 else "#542788", "linewidth": by * (0.4 + 2.8 * strength),
-            "alpha": 0.3 + 0.6 * strength, "connectionstyle": f"arc3,rad={bend}", "shrinkA": 0, "shrinkB": 0,
+            "arrowstyle": "-", "color": "#B35806" if score > 0 else "#542788", "linewidth": by * (0.4 + 2.8 * share),
+            "alpha": 0.3 + 0.6 * share, "connectionstyle": f"arc3,rad={bend}", "shrinkA": 0, "shrinkB": 0,
         }  # fmt: skip
         axes.annotate("", places[target], places[source], arrowprops=arrow, zorder=1)
     for name, (x, y) in places.items():
@@ -91,9 +91,9 @@ def circuit_picture(circuit: networkx.DiGraph, *, most: int = 60, width: float |
         box = {"boxstyle": "round,pad=0.22", "facecolor": fill, "edgecolor": "0.4", "linewidth": 0.6}
         axes.text(x, y, name, ha="center", va="center", fontsize=6.5 * by, bbox=box, zorder=2)
     facts = circuit.graph
-    shown = f"{len(ordered)} largest of " if len(ordered) < circuit.number_of_edges() else ""
+    some = f"{len(ordered)} largest of " if len(ordered) < circuit.number_of_edges() else ""
     axes.set_title(
-        f"{facts['task']}: {facts['model']}, {facts['method']}\n{shown}{circuit.number_of_edges()} edges "
+        f"{facts['task']}: {facts['model']}, {facts['method']}\n{some}{circuit.number_of_edges()} edges "
         f"(orange helps, purple hinders)",
         fontsize=8 * min(by, 1.0),
     )

@@ -162,12 +162,12 @@ def curve_panels(
             axes.plot(band.k, band.explained, color="0.5", linewidth=0.9, linestyle=":", label=f"{band.model}, random")
         for curve, colour in zip(series, colours * len(series), strict=False):
             # (A log axis has no place for the empty circuit.)
-            shown = curve.k > 0 if log else slice(None)
+            drawn = curve.k > 0 if log else slice(None)
             axes.fill_between(
-                curve.k[shown], curve.low[shown], curve.high[shown], color=colour, alpha=0.22, linewidth=0
+                curve.k[drawn], curve.low[drawn], curve.high[drawn], color=colour, alpha=0.22, linewidth=0
             )
             label = ", ".join(words for words in curve.label.split(", ") if words not in common)
-            axes.plot(curve.k[shown], curve.explained[shown], color=colour, linewidth=1.4, label=label)
+            axes.plot(curve.k[drawn], curve.explained[drawn], color=colour, linewidth=1.4, label=label)
         if task in segments:
             first, second, ratio = segments[task]
             axes.plot([first, second], [threshold] * 2, color="black", linestyle="--", linewidth=1)

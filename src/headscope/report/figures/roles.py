@@ -44,16 +44,16 @@ def ablation_grid(checks: Sequence[Check], ablations: Sequence[Ablation], *, wid
             axes.set_title(check.model, fontsize=9)
         if column == 0:
             axes.set_ylabel(f"{TITLES.get(check.task, check.task)}\nΔ log P(target)", fontsize=8)
-        found = curves.get((check.model, check.task))
-        if found is None:
+        curve = curves.get((check.model, check.task))
+        if curve is None:
             _say(axes, f"does not do the task\n(accuracy {check.accuracy:.2f})")
             continue
         axes.axhline(0, color="0.7", linewidth=0.8)
         for role in ROLES:
-            by_seed = found.by_seed(role)
+            by_seed = curve.by_seed(role)
             low, high = by_seed.min(0), by_seed.max(0)
-            axes.fill_between(found.k, low, high, color=COLOURS[role], alpha=0.2, linewidth=0)
-            axes.plot(found.k, by_seed.mean(0), color=COLOURS[role], linewidth=1.4)
+            axes.fill_between(curve.k, low, high, color=COLOURS[role], alpha=0.2, linewidth=0)
+            axes.plot(curve.k, by_seed.mean(0), color=COLOURS[role], linewidth=1.4)
     for axes in panels[-1]:
         axes.set_xlabel("Number of Ablated Heads", fontsize=8)
     figure.legend(handles=_keys(), loc="outside upper center", fontsize=7 if width else 8, **legend_fit(3, width))
@@ -108,16 +108,16 @@ def role_map(roles: Roles, *, width: float | None = None) -> Figure:
     L, H = role_LH.shape
     flat = L > H
     mean = np.stack([getattr(roles, role).mean(0) for role in ROLES])
-    strength = np.where(role_LH >= 0, np.take_along_axis(mean, np.maximum(role_LH, 0)[None], 0)[0], 1.0)
-    shown, alpha = (role_LH.T, strength.T) if flat else (role_LH, strength)
-    rows, columns = shown.shape
+    opacity = np.where(role_LH >= 0, np.take_along_axis(mean, np.maximum(role_LH, 0)[None], 0)[0], 1.0)
+    cells, alpha = (role_LH.T, opacity.T) if flat else (role_LH, opacity)
+    rows, columns = cells.shape
     cell = 0.22 if width is None else cell_of(columns, width)
     high = max(2.0 if width is None else 1.4, rows * cell + 1.2)
     figure = blank(width or max(3.6, columns * cell + 1.0), high)
     axes = figure.subplots()
     colours = ListedColormap([NEITHER, *(COLOURS[role] for role in ROLES)])
     axes.imshow(
-        shown, cmap=colours, vmin=-1.5, vmax=len(ROLES) - 0.5, alpha=np.clip(alpha, 0.25, 1.0), aspect="auto",
+        cells, cmap=colours, vmin=-1.5, vmax=len(ROLES) - 0.5, alpha=np.clip(alpha, 0.25, 1.0), aspect="auto",
         interpolation="nearest",
     )  # fmt: skip
     label_heads(axes, rows, columns, flat)

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def training_curves(history: Sequence[Mapping[str, float]], constraint: str, *, width: float | None = None) -> Figure:
-    """Three panels over steps: connectivity on a log axis, the strength of the penalty, and the loss, held out and in
+    """Three panels over steps: connectivity on a log axis, the weight of the penalty, and the loss, held out and in
     training, with the target it is held to."""
     figure, panels = panel_grid(3, (2.6, 2.2), width)
     steps = [row["step"] for row in history]
     titles = {"kl": "Divergence from the dense model", "ce": "Cross-entropy"}
     columns = (
         ("connectivity", "Open attention edges"),
-        ("strength", "Strength of the penalty"),
+        ("penalty_weight", "Weight of the penalty"),
         (constraint, titles[constraint]),
     )
     for axes, (column, title) in zip(panels, columns, strict=True):
@@ -48,10 +48,10 @@ SHOWN = 6
 
 def open_heads(dense: Attention, sparse: Attention, *, width: float | None = None) -> Figure:
     """Attention maps on the first prompt, of the heads through which most passes in the sparse model."""
-    both = [found.patterns[0].astype(np.float32) for found in (dense, sparse)]
+    both = [attention.patterns[0].astype(np.float32) for attention in (dense, sparse)]
     # The first token is left aside: nearly all rest there.
-    shown = SHOWN if width is None else max(2, min(SHOWN, int(width / 1.4)))
-    order = np.argsort(-both[1][:, :, :, 1:].sum((2, 3)), axis=None)[:shown]
+    columns = SHOWN if width is None else max(2, min(SHOWN, int(width / 1.4)))
+    order = np.argsort(-both[1][:, :, :, 1:].sum((2, 3)), axis=None)[:columns]
     chosen = [divmod(int(at), both[1].shape[1]) for at in order]
     heads = {head_name(l, h): (both[0][l, h], both[1][l, h]) for l, h in chosen}
     return attention_maps(dense.tokens[0], heads, (dense.model, sparse.model), width=width)

@@ -74,15 +74,15 @@ class Edges(Series):
         curves = {(c.model, c.task, c.method): c for c in self.curves}
         # (A run that was asked for several thresholds holds circuits of each.)
         measured = {(c.model, c.task, c.method, int(c.k[-1])): c for c in self.run.records("circuit-", Curve).values()}
-        connected, found = bool(self.run.manifest["settings"].get("connected")), []
+        connected, circuits = bool(self.run.manifest["settings"].get("connected")), []
         for scores in self.scores:
             name = (scores.model, scores.task, scores.method)
             if curve := curves.get(name):
                 how = {"signed": curve.settings["signed"], "choice": curve.settings["choice"], "connected": connected}
                 circuit = circuit_at(scores, curve, self.threshold, **how)
                 if run := measured.get((*name, len(circuit))):
-                    found.append(Measured(circuit, scores, run))
-        return found
+                    circuits.append(Measured(circuit, scores, run))
+        return circuits
 
     def figures(self) -> dict[str, Draw]:
         pictures = {self.names[one.key]: partial(circuit_picture, one.graph) for one in self.circuits}

@@ -9,7 +9,7 @@ from headscope.records import Scores, Table
 from headscope.report.figures.functions import function_panels, panels_of
 from headscope.report.outputs.outputs import Draw, Outputs
 
-TABLES = ("base", "rankings", "agreement", "sweep", "cross", "pushed")
+TABLES = ("base", "rankings", "agreement", "sweep", "cross", "steered")
 
 
 class Functions(Outputs):
@@ -21,8 +21,8 @@ class Functions(Outputs):
     def scored(self) -> dict[str, Any]:
         """The rows of every table, what was said of COMET, and what could not be used; nothing before the end."""
         empty = {name: [] for name in TABLES} | {"comet": "", "skipped": [], "stray": {}}
-        found = self.run.json("functions.json") if "functions.json" in self.run.manifest["files"] else {}
-        return {**empty, **(found if isinstance(found, dict) else {})}
+        scored = self.run.json("functions.json") if "functions.json" in self.run.manifest["files"] else {}
+        return {**empty, **(scored if isinstance(scored, dict) else {})}
 
     @cached_property
     def scores(self) -> dict[str, list[Scores]]:

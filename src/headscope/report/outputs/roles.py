@@ -75,12 +75,12 @@ class HeadRoles(Outputs):
                 scores = [float(means[role][layer, head]) for role in ROLES]
                 name = ROLES[common[layer, head]] if common[layer, head] >= 0 else "none"
                 heads.append((r.model, r.task, head_name(layer, head), layer, head, *scores, name))
-            shares += [(r.model, r.task, role, *found.values()) for role, found in spread(r).items()]
+            shares += [(r.model, r.task, role, *share.values()) for role, share in spread(r).items()]
         for a in self.ablations:
             for role in ROLES:
                 rows = zip(a.k.tolist(), *line(a, role).values(), strict=True)
                 curves += [(a.model, a.task, role, *row) for row in rows]
-        alike = [(task, a, b, what, value) for task, a, b, found in self.agreements for what, value in found.items()]
+        alike = [(task, a, b, what, value) for task, a, b, share in self.agreements for what, value in share.items()]
         patching = [
             (m, t, f["rank correlation"], f["k"], f["shared"], f["by chance"], " ".join(f["heads"]))
             for m, t, f in self.comparisons
@@ -105,8 +105,8 @@ class HeadRoles(Outputs):
                 {"model": a.model, "task": a.task, "k": a.k.tolist(), **{role: line(a, role) for role in ROLES}}
                 for a in self.ablations
             ],
-            "agreement": [{"task": t, "models": [a, b], **found} for t, a, b, found in self.agreements],
-            "patching": [{"model": m, "task": t, **found} for m, t, found in self.comparisons],
+            "agreement": [{"task": t, "models": [a, b], **measures} for t, a, b, measures in self.agreements],
+            "patching": [{"model": m, "task": t, **measures} for m, t, measures in self.comparisons],
             "contrasts": self.contrasts,
             "figures": self.drawn,
         }

@@ -77,7 +77,7 @@ class SparseModel(Outputs):
             "per layer": [round(float(rate), 6) for rate in found.rates.mean(1)],
             "never open": [head_name(l, h) for l, h in never], "accuracy": accuracy,
             "checks": [asdict(check) for check in self.checks],
-            "windows": {name: found.settings[name] for name in ("text", "count", "length")},
+            "sequences": {name: found.settings[name] for name in ("text", "count", "length")},
         }  # fmt: skip
 
     def figures(self) -> dict[str, Draw]:
@@ -101,7 +101,7 @@ class SparseModel(Outputs):
         return {"run": str(self.run.folder), **self.report, "figures": self.drawn}
 
 
-def open_share(found: Sparsity, *, width: float | None = None) -> Figure:
+def open_share(sparsity: Sparsity, *, width: float | None = None) -> Figure:
     """A cell per head: the share of its attention edges that are open."""
-    title, limits = f"{found.model}: attention edges that are open", (0.0, float(found.rates.max()))
-    return head_grid(found.rates, title=title, colours="Blues", limits=limits, scale="Share", width=width)[0]
+    title, limits = f"{sparsity.model}: attention edges that are open", (0.0, float(sparsity.rates.max()))
+    return head_grid(sparsity.rates, title=title, colours="Blues", limits=limits, scale="Share", width=width)[0]

@@ -111,23 +111,25 @@ def _edges(outputs: Edges, room: Room) -> Section:
 def _roles(outputs: HeadRoles, room: Room) -> Section:
     def fitted(roles: Roles) -> Section:
         scores = {role: getattr(roles, role) for role in ROLES}
-        means = {role: found.mean(0) for role, found in scores.items()}
-        ends = {role: [found.min(0), found.max(0)] for role, found in scores.items()}
+        means = {role: values.mean(0) for role, values in scores.items()}
+        ends = {role: [values.min(0), values.max(0)] for role, values in scores.items()}
         return {
             "model": roles.model, "task": roles.task, "seeds": len(roles.g_plus), "role": roles.commonest,
             "means": means, "ends": ends,
         }  # fmt: skip
 
-    def curve(found: Ablation) -> Section:
-        by_seed = {role: found.by_seed(role) for role in ROLES}
+    def curve(values: Ablation) -> Section:
+        by_seed = {role: values.by_seed(role) for role in ROLES}
         lines = {role: {"mid": a.mean(0), "low": a.min(0), "high": a.max(0)} for role, a in by_seed.items()}
-        return {"model": found.model, "task": found.task, "k": found.k, "lines": lines}
+        return {"model": values.model, "task": values.task, "k": values.k, "lines": lines}
 
     return {"roles": _each(outputs, outputs.roles, fitted), "ablations": _each(outputs, outputs.ablations, curve)}
 
 
 def _functions(outputs: Functions, room: Room) -> Section:
-    scores = [{**_scores(one), "ranking": ranking} for ranking, found in outputs.scores.items() for one in found]
+    scores = [
+        {**_scores(one), "ranking": ranking} for ranking, scores_of in outputs.scores.items() for one in scores_of
+    ]
     return {"scores": scores, "comet": outputs.scored["comet"]}
 
 
@@ -200,8 +202,8 @@ def _members(curve: Curve, all_scores: Sequence[Scores]) -> Section:
 
 
 def _attention(outputs: Heads | SparseModel, scores: Sequence[Scores], room: Room) -> list[Section]:
-    found = outputs.attention
-    return _each(outputs, found, lambda one: patterns(one, scores, room.attention / len(found)))
+    attention = outputs.attention
+    return _each(outputs, attention, lambda one: patterns(one, scores, room.attention / len(attention)))
 
 
 def patterns(one: Attention, scores: Sequence[Scores], room: float) -> Section:

@@ -74,8 +74,8 @@ def place_of(folder: Path) -> tuple[int, str]:
 
 def _reproduction(path: Path) -> tuple[dict[str, Any], list[Path]]:
     try:
-        found = plain(json.loads((path / "reproduce.json").read_text(encoding="utf-8")))
-        figures, numbers = list(found.get("figures") or []), list(found.get("numbers") or [])
+        reproduction = plain(json.loads((path / "reproduce.json").read_text(encoding="utf-8")))
+        figures, numbers = list(reproduction.get("figures") or []), list(reproduction.get("numbers") or [])
         named = list(dict.fromkeys(str(figure["run"]) for figure in figures if figure.get("run")))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"{path / 'reproduce.json'} cannot be read: {error}. Make it again, or remove it.") from error
@@ -84,7 +84,7 @@ def _reproduction(path: Path) -> tuple[dict[str, Any], list[Path]]:
     # The page knows runs by their place in it.
     place = {name: number for number, name in enumerate(name for name in named if path / name in runs)}
     figures = [{**figure, "place": place.get(str(figure.get("run")))} for figure in figures]
-    return {"figures": figures, "numbers": numbers, "seconds": found.get("seconds")}, runs
+    return {"figures": figures, "numbers": numbers, "seconds": reproduction.get("seconds")}, runs
 
 
 def title_of(runs: list[dict[str, Any]]) -> str:

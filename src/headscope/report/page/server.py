@@ -69,8 +69,8 @@ class Shelf:
 
     def runs(self) -> list[str]:
         """Names of the runs: the folder itself, and those up to two levels below."""
-        found = [path.parent for depth in ("", "*/", "*/*/") for path in self.root.glob(f"{depth}manifest.json")]
-        visible = [p for p in found if not any(part.startswith(".") for part in p.relative_to(self.root).parts)]
+        folders = [path.parent for depth in ("", "*/", "*/*/") for path in self.root.glob(f"{depth}manifest.json")]
+        visible = [p for p in folders if not any(part.startswith(".") for part in p.relative_to(self.root).parts)]
         whole = [path for path in visible if self._holds(path / "manifest.json")]
         return [path.relative_to(self.root).as_posix() for path in sorted(whole, key=place_of)]
 

@@ -54,13 +54,13 @@ function circuitGraph(graph, state) {
   let shown = [];
   let words = "";
   const largest = edges.reduce((best, edge) => Math.max(best, Math.abs(edge.score ?? 0)), 0) || 1;
-  const strengthOf = (edge) => Math.sqrt(Math.abs(edge.score ?? 0) / largest);
+  const shareOf = (edge) => Math.sqrt(Math.abs(edge.score ?? 0) / largest);
 
   function linkOf(edge) {
     const [[x1, y1], [x2, y2]] = [at(graph.nodes.get(edge.from)), at(graph.nodes.get(edge.to))];
     const lift = (y1 - y2) * 0.45;
     const bend = x1 === x2 && y1 - y2 > rowHeight * 1.1 ? columnWidth * 0.42 : 0;
-    const path = svg("path", { "stroke-width": (0.5 + 3.2 * strengthOf(edge)).toFixed(2),
+    const path = svg("path", { "stroke-width": (0.5 + 3.2 * shareOf(edge)).toFixed(2),
       d: `M${x1.toFixed(1)} ${y1.toFixed(1)}C${(x1 + bend).toFixed(1)} ${(y1 - lift).toFixed(1)} ${(x2 + bend).toFixed(1)} ${(y2 + lift).toFixed(1)} ${x2.toFixed(1)} ${y2.toFixed(1)}` });
     path.edge = edge;
     return path;
@@ -98,7 +98,7 @@ function circuitGraph(graph, state) {
     for (const path of lines.children) {
       const kept = onPath(path.edge);
       path.setAttribute("class", `link ${path.edge.score < 0 ? "hinders" : "helps"} ${kept ? (through ? "path" : "") : "faint"}`);
-      path.style.opacity = kept ? 0.35 + 0.6 * strengthOf(path.edge) : 0.06;
+      path.style.opacity = kept ? 0.35 + 0.6 * shareOf(path.edge) : 0.06;
     }
     const kept = shown.filter(onPath);
     const names = new Set(kept.flatMap((edge) => [edge.from, edge.to]));

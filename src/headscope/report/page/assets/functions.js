@@ -1,7 +1,7 @@
 // The section of a function study: masking a function's heads against masking others, and where those heads are.
 
 function functionSection(run) {
-  const { base = [], sweep = [], cross, pushed, rankings: found, agreement } = run.tables;
+  const { base = [], sweep = [], cross, steered, rankings: found, agreement } = run.tables;
   const rankings = unique(run.scores.map((one) => one.ranking).concat(sweep.map((row) => row.ranking)));
   const functions = unique(run.scores.map((one) => one.task).concat(base.map((row) => row.function)));
   if (rankings.length === 0) return h("p", { class: "empty" }, "Nothing is finished yet.");
@@ -50,7 +50,7 @@ function functionSection(run) {
       sweep.length ? figureOf("Answers with the K best heads masked, against K at random", { run, names: namesOf(run, "functions-"), wide: true, note: "Bands from the lowest draw to the highest; the dotted line is the score with no heads masked." }, panels) : null,
       run.scores.length ? figureOf("Heads of each function", { wide: true, note: "Framed heads are the k best of the ranking." }, box) : null,
       h("div", { class: "wide tables" }, plainTable("Answers with every head in place", base), plainTable("K best against K random heads masked", sweep),
-        plainTable("One function's heads masked, another's questions asked", cross), plainTable("Heads pushed towards correct answers", pushed),
+        plainTable("One function's heads masked, another's questions asked", cross), plainTable("Heads steered towards correct answers", steered),
         plainTable("Heads and elbow of each function", found), plainTable("Agreement of rankings", agreement))),
   ];
 }

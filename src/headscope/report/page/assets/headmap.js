@@ -2,8 +2,8 @@
 
 
 // values: (L, H). kind: "diverging" around zero, "sequential" from zero, or "roles" (values are places in `classes`, and
-// `strength` says how strongly a head has its role).
-function headMap({ title, values, kind = "diverging", strength = null, describe, onPick, scale = "Score (positive: it helps)", limit = null }) {
+// `opacity` says how strongly a head has its role).
+function headMap({ title, values, kind = "diverging", opacity = null, describe, onPick, scale = "Score (positive: it helps)", limit = null }) {
   const layers = values.length;
   const heads = layers ? values[0].length : 0;
   const flat = layers > heads;
@@ -18,7 +18,7 @@ function headMap({ title, values, kind = "diverging", strength = null, describe,
   values.forEach((row, layer) => row.forEach((value, head) => {
     const [column, line] = placeOfHead(layer, head);
     const cell = svg("rect", { x: column * cellSize + 1, y: line * cellSize + 1, width: cellSize - 2, height: cellSize - 2, rx: 2 });
-    paint(cell, value, strength ? strength[layer][head] : null);
+    paint(cell, value, opacity ? opacity[layer][head] : null);
     cell.place = cells.length;
     cells.push(cell);
   }));

@@ -20,14 +20,14 @@ function roleSection(run) {
   }));
   const maps = run.roles.map((one) => {
     const heads = one.role[0].length;
-    const strength = one.role.map((row, layer) => row.map((role, head) => (role >= 0 ? one.means[ROLES[role]][layer][head] : 1)));
+    const opacity = one.role.map((row, layer) => row.map((role, head) => (role >= 0 ? one.means[ROLES[role]][layer][head] : 1)));
     const describe = (place) => {
       const [layer, head] = [Math.floor(place / heads), place % heads];
       const role = one.role[layer][head];
       const scores = ROLES.map((name) => `${name} ${fixed(one.means[name][layer][head], 2)} [${fixed(one.ends[name][0][layer][head], 2)}, ${fixed(one.ends[name][1][layer][head], 2)}]`);
       return [`${headName(layer, head)}: ${role >= 0 ? ROLES[role] : "none"}`, ...scores];
     };
-    return headMap({ title: `${titleOf(one.task)}: ${one.model}, ${plural(one.seeds, "seed")}`, values: one.role, kind: "roles", strength, describe, onPick: (head) => state.set({ head }) });
+    return headMap({ title: `${titleOf(one.task)}: ${one.model}, ${plural(one.seeds, "seed")}`, values: one.role, kind: "roles", opacity, describe, onPick: (head) => state.set({ head }) });
   });
   state.watch("head", ({ head }) => maps.forEach((map) => map.point(head)));
   const rows = run.roles.flatMap((one) => one.role.flatMap((row, layer) => row.map((role, head) => ({
