@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-fast lint bench docs nano-sparse clean
+.PHONY: setup demo test test-fast lint bench faults docs nano-sparse clean
 
 setup: $(VENV)/.ready
 
@@ -38,6 +38,10 @@ bench: setup
 	$(BIN)/python bench/memory.py
 	$(BIN)/python bench/sparsify.py
 	@echo "Left out: bench/roles.py (an environment of its own) and bench/role_presets.py, attribution.py, coverage.py (long); see their first lines"
+
+# What goes wrong on purpose: counted trials, about an hour; the table goes into docs/reliability.md.
+faults: setup
+	PYTHONPATH=bench $(BIN)/python -m faults
 
 # The adapter in the package, trained again (a few minutes).
 nano-sparse: setup
