@@ -55,16 +55,23 @@ def sweep(
 ) -> Curve:
     """Keep the k best heads (or edges), fill the others, for k from none to all.
 
-    scores: of this model; made on these prompts, or on others of the task (`settings["scored_on"]` says which).
-    ranking: "task" ranks by the mean score, "prompt" ranks anew for every prompt by its own scores (heads only).
-    signed: rank from most positive to most negative instead of by absolute value.
-    fill: "corrupt", "mean", "zero" or "mean-position".
-    baseline: an explained effect of 0 is the metric of the "corrupt" run, or of the "empty" circuit.
-    choice: of edges, "top" keeps the k best, "greedy" the first k of a circuit grown from the logits.
-    k: the numbers of heads to keep; all of them for small models and a grid for large ones, unless given.
-    points: how many numbers that grid has at most.
-    redraw: draw the prompts this often with their scores, rank by those, and run; the interval is over these draws.
-    resamples, seed: of the bootstrap.
+    Args:
+        model: the model.
+        task: the prompts.
+        scores: of this model; made on these prompts, or on others of the task (`settings["scored_on"]` says which).
+        ranking: "task" ranks by the mean score, "prompt" ranks anew for every prompt by its own scores (heads only).
+        signed: rank from most positive to most negative instead of by absolute value.
+        fill: "corrupt", "mean", "zero" or "mean-position".
+        baseline: an explained effect of 0 is the metric of the "corrupt" run, or of the "empty" circuit.
+        choice: of edges, "top" keeps the k best, "greedy" the first k of a circuit grown from the logits.
+        k: the numbers of heads to keep; all of them for small models and a grid for large ones, unless given.
+        points: how many numbers that grid has at most.
+        redraw: draw the prompts this often with their scores, rank by those, and run; the interval is over these.
+        resamples: bootstrap draws of the prompts.
+        seed: of the draws.
+
+    Returns:
+        Explained effect by number kept, (P,), with its interval and every prompt's metric, (P, N).
     """
     _refuse(model, task, scores, ranking, baseline, choice)
     total, edges = scores.values.size, isinstance(scores, EdgeScores)
@@ -182,10 +189,18 @@ def crossfit(
     seed: int = 0, **options: Any,
 ) -> Curve:  # fmt: skip
     """Score on one half of the prompts and sweep on the other, both ways: no prompt is judged by a ranking that it had
-    a part in. The curve is over all prompts; its interval draws prompts within each half.
+    a part in.
 
-    method: such as `hs.methods.patching`, or a function of model and task that calls it with options.
-    seed: of the halves and of the bootstrap. options: as for `sweep`.
+    Args:
+        model: the model.
+        task: the prompts, two at least.
+        method: such as `hs.methods.patching`, or a function of model and task that calls it with options.
+        resamples: bootstrap draws of the prompts, within each half.
+        seed: of the halves and of the bootstrap.
+        options: as for `sweep`.
+
+    Returns:
+        One curve over all prompts.
     """
     if len(task) < 2:
         raise InputError(f"Halves need two prompts at least, found {len(task)}.")
@@ -212,10 +227,21 @@ def run_circuit(
     model: Model, task: Task, scores: EdgeScores, keep: np.ndarray, *, fill: str = "corrupt", baseline: str = "corrupt",
     resamples: int = 1000, seed: int = 0, **settings: Any,
 ) -> Curve:  # fmt: skip
-    """What one edge circuit explains, measured by running it: a curve of one point, behind that of the empty circuit
-    where that is the baseline.
+    """What one edge circuit explains, measured by running it.
 
-    keep: (edges,), which edges run live. settings: how they were chosen, for the record.
+    Args:
+        model: the model.
+        task: the prompts.
+        scores: those it was chosen by; they carry the graph.
+        keep: (E,), which edges run live.
+        fill: what all other edges carry.
+        baseline: what explains nothing: the "corrupt" run or the "empty" circuit.
+        resamples: bootstrap draws of the prompts.
+        seed: of those draws.
+        settings: how the edges were chosen, for the record.
+
+    Returns:
+        A curve of one point, behind that of the empty circuit where that is the baseline.
     """
     _refuse(model, task, scores, "task", baseline, "top")
     keep_PE = keep[None] if baseline == "corrupt" else np.stack([np.zeros_like(keep), keep])
@@ -244,7 +270,21 @@ def random_band(
     model: Model, task: Task, *, draws: int = 3, fill: str = "corrupt", baseline: str = "corrupt",
     signed: bool = False, points: int = 13, seed: int = 0,
 ) -> Curve:  # fmt: skip
-    """What rankings that know nothing give: mean over `draws` random rankings, with their lowest and highest."""
+    """What rankings that know nothing give.
+
+    Args:
+        model: the model.
+        task: the prompts.
+        draws: how many random rankings.
+        fill: what replaces a head that is not kept.
+        baseline: what explains nothing: the "corrupt" run or the "empty" circuit.
+        signed: rank by signed score.
+        points: numbers of heads on the curve.
+        seed: of the rankings.
+
+    Returns:
+        The mean curve over the rankings, with their lowest and highest.
+    """
     total = model.n_layers * model.n_heads
     counts = sorted({round(total * at / (points - 1)) for at in range(points)})
     curves = []

@@ -42,7 +42,16 @@ def contrastive(
 ) -> Contrast:
     """Fit gates that keep one task and forget another.
 
-    held_out: other prompts of both tasks, on which accuracies are measured.
+    Args:
+        model: the model.
+        keep: the task that the gates must leave as it is.
+        forget: the task that they must make unlikely.
+        held_out: other prompts of both tasks, on which accuracies are measured.
+        seeds: how many fits, or their seeds.
+        preset: as for gating.
+
+    Returns:
+        The fitted gates of every seed, (S, L, H), and both accuracies with and without them.
     """
     how = preset_of(preset)
     stage = Stage(how.free.updates + how.pressed.updates, how.free.rate) if preset != "paper" else PRESETS["paper"].free

@@ -37,11 +37,18 @@ def eap(
 ) -> EdgeScores:
     """Edge attribution: gradient times difference, one backward pass for all edges.
 
-    split: "none" makes a head one reader, "qkv" three.
-    fill: what an edge outside the circuit carries: "corrupt", "mean", "zero" or "mean-position".
-    gates: of a sparse model, whether gradients see only what open gates let through ("hard"), or also gates open and
-    close ("straight-through", at a temperature, as in training).
-    per_prompt: keep every prompt's scores as well.
+    Args:
+        model: the model.
+        task: the prompts.
+        split: "none" makes a head one reader, "qkv" three.
+        fill: what an edge outside the circuit carries: "corrupt", "mean", "zero" or "mean-position".
+        gates: of a sparse model, whether gradients see only what open gates let through ("hard"), or also gates open
+            and close ("straight-through", at a temperature, as in training).
+        temperature: of the gates' gradient.
+        per_prompt: keep every prompt's scores as well, (N, E).
+
+    Returns:
+        One score for each edge, (E,), positive where the edge helps.
     """
     options: dict[str, Any] = {"split": split, "fill": fill, "gates": gates, "temperature": temperature}
     return attribute_edges(model, task, "eap", steps=0, per_prompt=per_prompt, **options)

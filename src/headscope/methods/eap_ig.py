@@ -33,7 +33,18 @@ def eap_ig(
 ) -> EdgeScores:
     """Edge attribution with the gradient averaged between corrupt and clean embeddings.
 
-    steps: how many points. split, fill, gates, temperature, per_prompt: as for eap.
+    Args:
+        model: the model.
+        task: the prompts.
+        steps: how many points between the two.
+        split: as for eap, like all that follow.
+        fill: what an edge outside the circuit carries.
+        gates: how gradients pass the gates of a sparse model.
+        temperature: of the gates' gradient.
+        per_prompt: keep every prompt's scores as well, (N, E).
+
+    Returns:
+        One score for each edge, (E,), positive where the edge helps.
     """
     if steps < 1:
         raise InputError(f"eap-ig needs at least 1 step, found {steps}.")

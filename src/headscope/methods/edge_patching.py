@@ -30,8 +30,15 @@ def edge_patching(
 ) -> EdgeScores:
     """Exact: cut one edge at a time, and see what the answer loses.
 
-    split: as for eap. fill: what the reader gets instead: "corrupt", "mean", "zero" or "mean-position".
-    edges: names of the edges to cut (all of them unless given); the others score 0.
+    Args:
+        model: the model.
+        task: the prompts.
+        split: as for eap.
+        fill: what the reader gets instead: "corrupt", "mean", "zero" or "mean-position".
+        edges: names of the edges to cut (all of them unless given); the others score 0.
+
+    Returns:
+        One score for each edge, (E,), positive where the edge helps.
     """
     view = view_of(model)
     graph = view.graph(split)

@@ -13,7 +13,14 @@ from headscope.tasks.task import Task
 def edge_random(model: Model, task: Task, *, split: str = "none", seed: int = 0) -> EdgeScores:
     """Random scores, for reference.
 
-    split: as for eap. seed: of the scores.
+    Args:
+        model: gives the graph.
+        task: named in the record.
+        split: as for eap.
+        seed: of the scores.
+
+    Returns:
+        One score for each edge, (E,), that means nothing.
     """
     graph = view_of(model).graph(split)
     values = np.random.default_rng(seed).normal(size=len(graph))

@@ -73,12 +73,18 @@ def gating(
     checkpoint: str | Path | None = None,
     every: float = 20.0,
 ) -> Roles:
-    """Fit gates that keep the target likely while pressed to keep heads (G+) and to remove them (G-).
+    """Fit gates that keep the target likely while regularised to keep heads (G+) and to remove them (G-).
 
-    seeds: how many fits, or their seeds; each starts from its own gates and draws its own batches.
-    preset: "quick", "cpu", "paper", or a Preset of your own.
-    checkpoint: a file in which the fit is kept as it goes; a killed fit goes on from it, and it is removed at the end.
-    every: seconds between checkpoints.
+    Args:
+        model: the model.
+        task: the prompts; the corrupt ones are not used.
+        seeds: how many fits, or their seeds; each starts from its own gates and draws its own batches.
+        preset: "quick", "cpu", "paper", or a Preset of your own.
+        checkpoint: a file in which the fit is kept as it goes; a killed fit goes on from it. Removed at the end.
+        every: seconds between checkpoints.
+
+    Returns:
+        Both gates of every head by seed, (S, L, H), and from them its role.
     """
     how = preset_of(preset) if isinstance(preset, str) else preset
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)

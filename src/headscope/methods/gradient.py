@@ -24,7 +24,15 @@ from headscope.tasks.task import Task
 
 
 def gradient(model: Model, task: Task) -> Scores:
-    """The gradient of every head's gate: what removing it would cost, to first order."""
+    """The gradient of every head's gate: what removing it would cost, to first order.
+
+    Args:
+        model: the model.
+        task: the prompts; the corrupt ones are not used.
+
+    Returns:
+        One score for each head, (L, H), positive where the head helps, with every prompt's own, (N, L, H).
+    """
     values = gate_gradients(model, task, f"Gate gradients of {model.name} on {task.name}")
     return Scores.of(model.name, task, "gradient", values)
 

@@ -12,7 +12,13 @@ from headscope.tasks.task import Task
 def random(model: Model, task: Task, *, seed: int = 0) -> Scores:
     """Random scores, for reference.
 
-    seed: of the scores; every prompt gets its own, and the task's ranking comes from their mean as always.
+    Args:
+        model: gives the shape.
+        task: gives the number of prompts.
+        seed: of the scores; every prompt gets its own, and the task's ranking comes from their mean as always.
+
+    Returns:
+        One score for each head, (L, H), that means nothing.
     """
     draw = np.random.default_rng(seed)
     values = draw.normal(size=(len(task), model.n_layers, model.n_heads)).astype(np.float32)

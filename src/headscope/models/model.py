@@ -39,7 +39,14 @@ class Model:
         return self.hf.device
 
     def batch(self, ids: list[list[int]]) -> dict[str, Tensor]:
-        """Token ids of several prompts as model inputs, padded on the right where lengths differ."""
+        """Token ids of several prompts as model inputs, padded on the right where lengths differ.
+
+        Args:
+            ids: of each prompt.
+
+        Returns:
+            input_ids and attention_mask, (B, T) each.
+        """
         longest = max(map(len, ids))
         pad = self.tokenizer.pad_token_id or 0
         rows = [row + [pad] * (longest - len(row)) for row in ids]
@@ -50,15 +57,30 @@ class Model:
         }
 
     def encode(self, prompts: list[str]) -> dict[str, Tensor]:
-        """Prompts as model inputs, tokenised as this model expects them."""
+        """Prompts as model inputs, tokenised as this model expects them.
+
+        Args:
+            prompts: texts.
+
+        Returns:
+            input_ids and attention_mask, (B, T) each.
+        """
         return self.batch(self.tokenizer(prompts)["input_ids"])  # pyright: ignore[reportArgumentType]
 
     def fingerprint(self) -> str:
-        """SHA-256 over the weights as they are in memory: names the model exactly, wherever it came from."""
+        """SHA-256 over the weights as they are in memory: names the model exactly, wherever it came from.
+
+        Returns:
+            64 hexadecimal digits.
+        """
         return fingerprint(self.hf)
 
     def describe(self) -> dict[str, Any]:
-        """What a run's manifest says of a model."""
+        """What a run's manifest says of a model.
+
+        Returns:
+            Source, architecture, layers, heads, dtype and SHA-256.
+        """
         return {
             **self.source,
             "architecture": self.hf.config.model_type,

@@ -47,9 +47,19 @@ def multiplier(
 ) -> Multiplier:
     """(heads the dense curve needs) / (heads the sparse curve needs), each where it first reaches the threshold.
 
-    stays: each where it reaches the threshold for good, instead.
     Crossings are interpolated linearly; below 1 the sparse one needs more. The prompts of both curves are resampled
     together if they are as many, separately otherwise.
+
+    Args:
+        dense: the curve of the dense model.
+        sparse: the curve of the sparse one.
+        threshold: explained effect to reach.
+        stays: each where it reaches the threshold for good, instead.
+        resamples: bootstrap draws of the prompts.
+        seed: of those draws.
+
+    Returns:
+        The ratio with its interval.
     """
     dense_k, sparse_k = (crossing(curve.k, curve.explained, threshold, stays=stays) for curve in (dense, sparse))
     dense_SP, sparse_SP = _together(dense, sparse, resamples, seed)
@@ -90,7 +100,19 @@ def multipliers(
     dense: Curve, sparse: Curve, *, thresholds: tuple[float, ...] = THRESHOLDS, stays: bool = False,
     resamples: int = 1000, seed: int = 0,
 ) -> Multipliers:  # fmt: skip
-    """`multiplier` at every threshold, with its interval, all from the same resamples."""
+    """`multiplier` at every threshold, with its interval, all from the same resamples.
+
+    Args:
+        dense: the curve of the dense model.
+        sparse: the curve of the sparse one.
+        thresholds: explained effects to reach.
+        stays: where each is reached for good.
+        resamples: bootstrap draws of the prompts.
+        seed: of those draws.
+
+    Returns:
+        Values and ends of intervals by threshold, (Q,) each.
+    """
     dense_SP, sparse_SP = _together(dense, sparse, resamples, seed)
     rows = []
     for threshold in thresholds:
@@ -113,6 +135,15 @@ def area_multiplier(dense: Curve, sparse: Curve, *, resamples: int = 1000, seed:
 
     Dips and jumps count for as long as they last, and no crossing has to be found. dense_k and sparse_k are the
     geometric means of the heads needed. A curve that ends below 1 is counted up to its last point, and said so.
+
+    Args:
+        dense: the curve of the dense model.
+        sparse: the curve of the sparse one.
+        resamples: bootstrap draws of the prompts.
+        seed: of those draws.
+
+    Returns:
+        The ratio with its interval; its threshold is None.
     """
     areas = [log_areas(curve.k, curve.explained[None])[0] for curve in (dense, sparse)]
     dense_SP, sparse_SP = _together(dense, sparse, resamples, seed)
@@ -149,7 +180,18 @@ class Needed:
 def needed(
     curve: Curve, *, threshold: float = 0.9, stays: bool = False, resamples: int = 1000, seed: int = 0
 ) -> Needed:
-    """Where a curve first reaches the threshold (stays: reaches it for good), with a 95 % bootstrap interval."""
+    """Where a curve first reaches the threshold, with a 95 % bootstrap interval.
+
+    Args:
+        curve: of heads or edges.
+        threshold: explained effect to reach.
+        stays: where it is reached for good.
+        resamples: bootstrap draws of the prompts.
+        seed: of those draws.
+
+    Returns:
+        How many heads (or edges), and between which numbers that lies.
+    """
     k_S = _crossings(curve.k, curve.effects(resamples, seed), threshold, stays)
     # Without interpolation, because there is none between a number and "never".
     ends = np.percentile(k_S, [2.5, 97.5], method="nearest") if len(k_S) else [np.inf, np.inf]

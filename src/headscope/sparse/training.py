@@ -45,10 +45,16 @@ PATIENCE = 3
 
 
 def sparsify(model: Model, *, out: str | Path, settings: Settings | None = None, **options: Any) -> list[dict]:
-    """Make a sparse-attention model of a dense one in the folder `out`, from which `load` takes it.
+    """Make a sparse-attention model of a dense one. A run that was stopped goes on from its last checkpoint.
 
-    Returns the history: a row per evaluation. `options` are the fields of `Settings`: text="self", steps=1000, ...
-    A run that was stopped goes on from its last checkpoint in `out`.
+    Args:
+        model: the dense model.
+        out: the folder to write, from which `load` takes the sparse one.
+        settings: a record of settings, or
+        options: its fields: text="self", steps=1000, ...
+
+    Returns:
+        The history: a row per evaluation.
     """
     settings = settings or Settings(**options)
     settings = replace(settings, model=settings.model or model.name)

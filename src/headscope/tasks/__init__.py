@@ -41,7 +41,17 @@ TASKS: dict[str, Callable[..., Task]] = {
 def make_task(
     name_or_path: str | Path, tokenizer: PreTrainedTokenizerBase, *, n: int | None = 100, seed: int = 0
 ) -> Task:
-    """The task of that name with n pairs, or the first n pairs of a JSONL file (all of them if n is None)."""
+    """The task of that name with n pairs, or the first n pairs of a JSONL file (all of them if n is None).
+
+    Args:
+        name_or_path: a known name, a file (.jsonl, BIG-bench .json) or a set on the hub.
+        tokenizer: of the model that is to be asked.
+        n: how many prompts; of a file all where it is None.
+        seed: of the prompts of a known task.
+
+    Returns:
+        The task.
+    """
     name = str(name_or_path)
     if name in TASKS:
         return TASKS[name](tokenizer, seed=seed) if n is None else TASKS[name](tokenizer, n=n, seed=seed)
@@ -59,5 +69,12 @@ def make_task(
 
 
 def is_task(name: str) -> bool:
-    """Whether `make_task` would try: a known name, a file by its ending, or a set on the hub."""
+    """Whether `make_task` would try: a known name, a file by its ending, or a set on the hub.
+
+    Args:
+        name: what was given as a task.
+
+    Returns:
+        Whether it can be one.
+    """
     return name in TASKS or name.endswith((".jsonl", ".json")) or name.startswith(HUB)

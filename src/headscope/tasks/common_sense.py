@@ -103,11 +103,29 @@ def draw_words(rng: random.Random, options: int) -> Item:
 
 
 def common_sense(tokenizer: PreTrainedTokenizerBase, *, n: int = 100, seed: int = 0) -> Task:
-    """Everyday questions after one example; the target is the answer in words. (targets, against three wrong ones)"""
+    """Everyday questions after one example; the target is the answer in words. (targets, against three wrong ones)
+
+    Args:
+        tokenizer: of the model that is to be asked; prompts are chosen to fit it.
+        n: how many prompt pairs.
+        seed: of the prompts.
+
+    Returns:
+        The task: n prompts with their corrupt twins, targets and foils.
+    """
     return build("common-sense", "log-prob", lambda rng, slot: draw_words(rng, 4), tokenizer, n=n, seed=seed)
 
 
 def common_sense_letters(tokenizer: PreTrainedTokenizerBase, *, n: int = 100, seed: int = 0) -> Task:
-    """Everyday questions with lettered options, after one example; the target is the letter. (targets)"""
+    """Everyday questions with lettered options, after one example; the target is the letter. (targets)
+
+    Args:
+        tokenizer: of the model that is to be asked; prompts are chosen to fit it.
+        n: how many prompt pairs.
+        seed: of the prompts.
+
+    Returns:
+        The task: n prompts with their corrupt twins, targets and foils.
+    """
     draw = lambda rng, slot: draw_letter(rng, 4)  # noqa: E731
     return build("common-sense-letters", "log-prob", draw, tokenizer, n=n, seed=seed)

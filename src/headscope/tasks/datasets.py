@@ -123,7 +123,16 @@ READERS = {
 
 
 def big_bench(path: str | Path, tokenizer: PreTrainedTokenizerBase, *, n: int | None = None) -> Task:
-    """A BIG-bench task file: one JSON object with a list of examples."""
+    """A BIG-bench task file: one JSON object with a list of examples.
+
+    Args:
+        path: the file.
+        tokenizer: of the model that is to be asked.
+        n: only the first n; all of them where it is None.
+
+    Returns:
+        The task.
+    """
     path = Path(path)
     try:
         examples = json.loads(path.read_text(encoding="utf-8-sig"))["examples"]
@@ -135,7 +144,16 @@ def big_bench(path: str | Path, tokenizer: PreTrainedTokenizerBase, *, n: int | 
 
 
 def hub(name: str, tokenizer: PreTrainedTokenizerBase, *, n: int | None = None) -> Task:
-    """A set from the hub, by hub:OWNER/NAME:CONFIG:SPLIT, of which config and split may be left out."""
+    """A set from the hub, by hub:OWNER/NAME:CONFIG:SPLIT, of which config and split may be left out.
+
+    Args:
+        name: as above.
+        tokenizer: of the model that is to be asked.
+        n: only the first n; all of them where it is None.
+
+    Returns:
+        The task.
+    """
     owner_name, *rest = name.removeprefix(HUB).split(":")
     try:
         from datasets import load_dataset  # pyright: ignore[reportMissingImports]

@@ -62,6 +62,15 @@ def draw(rng: random.Random, slot: int, arguments: Sequence[str]) -> Item:
 
 
 def docstring(tokenizer: PreTrainedTokenizerBase, *, n: int = 100, seed: int = 0) -> Task:
-    """The next argument of a Python function in its docstring. (logit difference to the best other argument)"""
+    """The next argument of a Python function in its docstring. (logit difference to the best other argument)
+
+    Args:
+        tokenizer: of the model that is to be asked; prompts are chosen to fit it.
+        n: how many prompt pairs.
+        seed: of the prompts.
+
+    Returns:
+        The task: n prompts with their corrupt twins, targets and foils.
+    """
     arguments = single_tokens("docstring", tokenizer, ARGUMENTS, after="(self,", least=2 * SIGNATURE)
     return build("docstring", "logit-diff", lambda rng, slot: draw(rng, slot, arguments), tokenizer, n=n, seed=seed)

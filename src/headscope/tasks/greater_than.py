@@ -139,6 +139,15 @@ def read_calendar(tokenizer: PreTrainedTokenizerBase) -> Calendar:
 
 
 def greater_than(tokenizer: PreTrainedTokenizerBase, *, n: int = 100, seed: int = 0) -> Task:
-    """A span of years ends later than it began. (probability difference, greater against not greater)"""
+    """A span of years ends later than it began. (probability difference, greater against not greater)
+
+    Args:
+        tokenizer: of the model that is to be asked; prompts are chosen to fit it.
+        n: how many prompt pairs.
+        seed: of the prompts.
+
+    Returns:
+        The task: n prompts with their corrupt twins, targets and foils.
+    """
     years = read_calendar(tokenizer)
     return build("greater-than", "prob-diff", lambda rng, slot: draw(rng, slot, years), tokenizer, n=n, seed=seed)

@@ -70,6 +70,15 @@ def usable_names(task: str, tokenizer: PreTrainedTokenizerBase) -> list[str]:
 
 
 def ioi(tokenizer: PreTrainedTokenizerBase, *, n: int = 100, seed: int = 0) -> Task:
-    """Indirect object identification: of two people, who is meant when the other one acts? (logit difference)"""
+    """Indirect object identification: of two people, who is meant when the other one acts? (logit difference)
+
+    Args:
+        tokenizer: of the model that is to be asked; prompts are chosen to fit it.
+        n: how many prompt pairs.
+        seed: of the prompts.
+
+    Returns:
+        The task: n prompts with their corrupt twins, targets and foils.
+    """
     names = usable_names("ioi", tokenizer)
     return build("ioi", "logit-diff", lambda rng, slot: draw(rng, slot, names), tokenizer, n=n, seed=seed)

@@ -56,6 +56,15 @@ def draw(rng: random.Random, slot: int, names: Sequence[str]) -> Item:
 
 
 def ioi_long(tokenizer: PreTrainedTokenizerBase, *, n: int = 100, seed: int = 0) -> Task:
-    """IOI with a long distractor between the names and the question. (logit difference)"""
+    """IOI with a long distractor between the names and the question. (logit difference)
+
+    Args:
+        tokenizer: of the model that is to be asked; prompts are chosen to fit it.
+        n: how many prompt pairs.
+        seed: of the prompts.
+
+    Returns:
+        The task: n prompts with their corrupt twins, targets and foils.
+    """
     names = usable_names("ioi-long", tokenizer)
     return build("ioi-long", "logit-diff", lambda rng, slot: draw(rng, slot, names), tokenizer, n=n, seed=seed)

@@ -30,7 +30,16 @@ TARGETS = {"target", "target_scores", "sentence_good", "choices", "question"}
 
 
 def jsonl(path: str | Path, tokenizer: PreTrainedTokenizerBase, *, n: int | None = None) -> Task:
-    """The task in the file, or its first n pairs: read every line, check it, encode it, check that again."""
+    """The task in the file, or its first n pairs: read every line, check it, encode it, check that again.
+
+    Args:
+        path: the file.
+        tokenizer: of the model that is to be asked.
+        n: only the first n; all of them where it is None.
+
+    Returns:
+        The task.
+    """
     path = Path(path)
     if n is not None and n < 1:
         raise InputError(f"Task {path.name} needs at least 1 prompt, found n = {n}.")

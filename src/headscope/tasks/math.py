@@ -55,5 +55,14 @@ def draw(rng: random.Random, slot: int) -> Item:
 
 
 def math(tokenizer: PreTrainedTokenizerBase, *, n: int = 100, seed: int = 0) -> Task:
-    """A small word problem with its working, after one example. (targets of several tokens)"""
+    """A small word problem with its working, after one example. (targets of several tokens)
+
+    Args:
+        tokenizer: of the model that is to be asked; prompts are chosen to fit it.
+        n: how many prompt pairs.
+        seed: of the prompts.
+
+    Returns:
+        The task: n prompts with their corrupt twins, targets and foils.
+    """
     return build("math", "log-prob", draw, tokenizer, n=n, seed=seed)

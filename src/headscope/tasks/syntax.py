@@ -95,5 +95,14 @@ def draw(rng: random.Random, slot: int) -> Item:
 
 
 def syntax(tokenizer: PreTrainedTokenizerBase, *, n: int = 100, seed: int = 0) -> Task:
-    """Plural, tense, agreement, pronoun, question, negation: another form of a phrase, after one example. (targets)"""
+    """Plural, tense, agreement, pronoun, question, negation: another form of a phrase, after one example. (targets)
+
+    Args:
+        tokenizer: of the model that is to be asked; prompts are chosen to fit it.
+        n: how many prompt pairs.
+        seed: of the prompts.
+
+    Returns:
+        The task: n prompts with their corrupt twins, targets and foils.
+    """
     return build("syntax", "log-prob", draw, tokenizer, n=n, seed=seed)

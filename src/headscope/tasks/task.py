@@ -86,7 +86,14 @@ class Task:
         return [prompt + target[:-1] for prompt, target in zip(prompts, self.targets, strict=False)]
 
     def take(self, which: slice | Iterable[int]) -> Task:
-        """The task reduced to some of its prompts, given as a slice or as indices in the wanted order."""
+        """The task reduced to some of its prompts.
+
+        Args:
+            which: a slice, or indices in the wanted order.
+
+        Returns:
+            The smaller task.
+        """
         rows = range(len(self))[which] if isinstance(which, slice) else list(which)
         columns = {each.name: getattr(self, each.name) for each in fields(self)}
         picked = {
