@@ -19,7 +19,7 @@ from headscope.models.registration import register_with_transformers
 if TYPE_CHECKING:
     from headscope import methods, tasks
     from headscope.errors import HeadscopeError, InputError, SetupError
-    from headscope.models import Model, load
+    from headscope.models import Model, load, release
     from headscope.records import (
         Check,
         Circuit,
@@ -44,7 +44,7 @@ __version__ = "0.1.0"
 # The public door. Each name is fetched from its module when first used: importing headscope does not import torch.
 _DOOR = {
     "headscope.errors": ("HeadscopeError", "InputError", "SetupError"),
-    "headscope.models": ("Model", "load"),
+    "headscope.models": ("Model", "load", "release"),
     "headscope.records": (
         "Check",
         "Circuit",
@@ -69,7 +69,7 @@ _HOME = {name: module for module, names in _DOOR.items() for name in names}
 __all__ = [
     "Check", "Circuit", "Curve", "EdgeScores", "HeadscopeError", "InputError", "Model", "Multiplier", "Multipliers",
     "Needed", "Recording", "Scores", "SetupError", "area_multiplier", "check", "crossfit", "gated", "load", "masked",
-    "methods", "multiplier", "multipliers", "needed", "patched", "record", "sparsify", "sweep", "tasks",
+    "methods", "multiplier", "multipliers", "needed", "patched", "record", "release", "sparsify", "sweep", "tasks",
 ]  # fmt: skip
 
 

@@ -84,6 +84,14 @@ class _Site:
 
 
 @dataclass(frozen=True)
+class _Before:
+    """What a model was like before its heads were put in reach."""
+
+    attention: str
+    training: tuple[str, ...]  # names of the modules in training mode
+
+
+@dataclass(frozen=True)
 class _Ungrouped:
     """All that SDPA asks of an attention module whose heads share no k and v."""
 
@@ -103,6 +111,8 @@ def armed(hf: PreTrainedModel, tap: Tap, *, patterns: bool = False) -> Iterator[
             f"Attention patterns, q, k and v cannot be recorded on {hf.config.model_type}: its attention does not go "
             "through transformers' AttentionInterface. z can be recorded, gated and patched."
         )
+    if not hasattr(hf, "_headscope_before"):
+        raise InputError("This model was released, and its heads are out of reach: load it again with hs.load.")
     token = _ARMED.set((*_ARMED.get(), _Armed(hf, tap, patterns)))
     try:
         yield
@@ -226,29 +236,61 @@ def _layer_of(module: nn.Module) -> int:
 
 def install(hf: PreTrainedModel) -> Reach:
     """Put the heads of `hf` in reach and prove it: in short runs every layer is seen exactly once, the logits stay what
-    they were, and no position reads a later one. Refuses what neither way covers."""
-    reach = _hook_projections(hf) if hf.config.model_type in PROJECTIONS else _use_interface(hf)
-    _refuse_looking_ahead(hf)
-
-    def note_start(_module: nn.Module, _args: tuple, kwargs: dict) -> None:
-        if _ARMED.get():
-            past = kwargs.get("past_key_values")
-            _START.set(int(past.get_seq_length()) if past is not None else 0)
-
+    they were, and no position reads a later one. Refuses what neither way covers, and leaves it as it was."""
+    uninstall(hf)
+    trained = tuple(name for name, module in hf.named_modules() if module.training)
+    hf._headscope_before = _Before(str(hf.config._attn_implementation), trained)  # pyright: ignore[reportArgumentType]
+    hf.eval()
+    try:
+        reach = _hook_projections(hf) if hf.config.model_type in PROJECTIONS else _use_interface(hf)
+        _refuse_looking_ahead(hf)
+    except BaseException:
+        uninstall(hf)
+        raise
     # Some models skip their own base model (OPT calls its decoder), some users call nothing else.
     for entrance in {hf, hf.base_model}:
-        entrance.register_forward_pre_hook(note_start, with_kwargs=True)
+        entrance.register_forward_pre_hook(_NoteStart(), with_kwargs=True)
     return reach
 
 
+def uninstall(hf: PreTrainedModel) -> None:
+    """Undo `install`: the attention implementation, the hooks, and which modules were in training are as before. Found
+    on the modules themselves, so that a copy of a model can be undone as well."""
+    before: _Before | None = vars(hf).pop("_headscope_before", None)
+    if before is None:
+        return
+    if vars(hf).pop("_headscope_interface", False) or hf.config._attn_implementation == NAME:
+        hf.set_attn_implementation(before.attention)
+    for name, module in hf.named_modules():
+        module.training = name in before.training
+        vars(module).pop("headscope_site", None)
+        for key, hook in list(module._forward_pre_hooks.items()):
+            if isinstance(hook, (_NoteStart, _ProjectionHook)):
+                del module._forward_pre_hooks[key]
+                module._forward_pre_hooks_with_kwargs.pop(key, None)
+
+
 def _probe_ids(hf: PreTrainedModel, last: int = 1) -> Tensor:
-    return torch.tensor([[1, 2, 3, last]], device=hf.device) % hf.config.get_text_config().vocab_size
+    return torch.tensor([[1, 2, 3, last]], device=device_of(hf)) % hf.config.get_text_config().vocab_size
+
+
+def device_of(hf: PreTrainedModel) -> torch.device:
+    """Where a model takes its inputs. (Of one whose weights wait on disk, the parameters do not tell.)"""
+    found = hf.device
+    return torch.device(hf._hf_hook.execution_device) if found.type == "meta" else found  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue, reportCallIssue]
+
+
+def _same_logits(one: Tensor, other: Tensor) -> bool:
+    """Up to the rounding of their dtype, which in half precision is that of their largest."""
+    if one.dtype in (torch.float32, torch.float64):
+        return torch.allclose(one, other, atol=1e-4, rtol=1e-3)
+    return bool((one - other).abs().max() <= 0.05 * one.abs().max())
 
 
 @torch.no_grad()
 def _refuse_looking_ahead(hf: PreTrainedModel) -> None:
     one, other = (hf(input_ids=_probe_ids(hf, last), use_cache=False).logits[:, :-1] for last in (1, 2))
-    if not torch.allclose(one, other, atol=1e-4, rtol=1e-3):
+    if not _same_logits(one, other):
         raise InputError(
             f"{hf.config.model_type} is not a causal language model as loaded: the logits of a token change with the "
             "tokens behind it.\nHeadscope studies causal models; for an encoder set is_decoder in its config."
@@ -278,7 +320,7 @@ def _use_interface(hf: PreTrainedModel) -> Reach:
         )
     if len({shape[2] for shape in shapes}) != 1:
         raise InputError(f"{kind} has layers with different numbers of heads, which Headscope does not handle yet.")
-    if not torch.allclose(before, after, atol=1e-4, rtol=1e-3):
+    if not _same_logits(before, after):
         raise InputError(
             f"{kind} computes attention in a way of its own: under Headscope's its logits change by "
             f"{(before - after).abs().max():.1e}. {_covered()}"
@@ -317,6 +359,15 @@ class _ProjectionHook:
         for tap in taps:
             z_BTHK = tap(z_BTHK, Call(self.site.layer, _START.get()))
         return (z_BTHK.flatten(-2), *args[1:])
+
+
+class _NoteStart:
+    """Notes where the cache stands when a model is called. (A class, so that `uninstall` knows it.)"""
+
+    def __call__(self, _module: nn.Module, _args: tuple, kwargs: dict) -> None:
+        if _ARMED.get():
+            past = kwargs.get("past_key_values")
+            _START.set(int(past.get_seq_length()) if past is not None else 0)
 
 
 def _covered() -> str:

@@ -1,9 +1,11 @@
-"""`load(name)`: from a name to a model whose heads are in reach.
+"""`load(name)`: from a name, or a model in memory, to one whose heads are in reach; `release` gives it back.
 
 1. Find out what the name means: a built-in model, a folder, a GGUF file, or an id on the Hugging Face hub.
 2. Read weights from safetensors or GGUF only; nothing that could run code is opened.
 3. See to it that nothing is missing (transformers would fill gaps with random numbers).
 4. Put the heads in reach and check that causally (`attention.install`).
+
+A model in memory is taken as it is, in its dtype and on its devices, and nothing of it is copied.
 """
 
 from __future__ import annotations
@@ -16,11 +18,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from torch import nn
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from headscope.errors import InputError
 from headscope.models.adapters import base_of, is_adapter, with_adapter
-from headscope.models.attention import install
+from headscope.models.attention import install, uninstall
 from headscope.models.builtin import BUILTIN, builtin_folder, folder_of
 from headscope.models.model import Model
 from headscope.models.weights import quiet, read_weights
@@ -29,30 +32,82 @@ DTYPES = {name: getattr(torch, name) for name in ("float32", "float16", "bfloat1
 
 
 def load(
-    name: str | Path,
+    model: str | Path | nn.Module,
+    tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     device: str | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
     revision: str | None = None,
     base: str | Path | None = None,
 ) -> Model:
-    """Load a causal language model and put its heads in reach.
+    """Load a causal language model, or take one that is in memory, and put its heads in reach.
 
-    name: a built-in name (`smollm2-135m`, `nano`), a local folder, a GGUF file, or a Hugging Face hub id.
-    device: where to put it; a GPU if there is one, otherwise the CPU.
-    dtype: float32 on the CPU and the checkpoint's own elsewhere, unless given ("float32", "bfloat16", ...).
-    revision: branch, tag or commit, for hub ids.
-    base: the model that an adapter belongs to, where the name in the adapter does not lead to it.
+    Args:
+        model: a built-in name (`smollm2-135m`, `nano`), a local folder, a GGUF file or a Hugging Face hub id; or a
+            transformers model in memory (fine-tuned, wrapped by peft, quantised, dispatched over devices), which is
+            used as it is and given back by `release`.
+        tokenizer: of a model in memory.
+        device: where to put it; a GPU if there is one, otherwise the CPU.
+        dtype: float32 on the CPU and the checkpoint's own elsewhere, unless given ("float32", "bfloat16", ...).
+        revision: branch, tag or commit, for hub ids.
+        base: the model that an adapter belongs to, where the name in the adapter does not lead to it.
+    Returns:
+        The model with its tokenizer; `model.hf` is the plain Hugging Face model.
     """
+    if not isinstance(model, (str, Path)):
+        if any(option is not None for option in (device, dtype, revision, base)):
+            raise InputError("A model in memory stays as it is: device, dtype, revision and base are for names.")
+        return _in_memory(model, tokenizer)
+    if tokenizer is not None:
+        raise InputError(f"{model} brings its own tokenizer; one is given with a model in memory only.")
     device = _device(device)
     wanted = _dtype(dtype, device)
     with quiet():
-        hf, tokenizer, source = _read(str(name), wanted, revision, base)
+        hf, tokenizer, source = _read(str(model), wanted, revision, base)
         hf = _to_device(hf, device)
         reach = install(hf)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
-    return Model(_short_name(str(name)), hf, tokenizer, reach, source)
+    return Model(_short_name(str(model)), hf, tokenizer, reach, source)
+
+
+def _in_memory(given: nn.Module, tokenizer: PreTrainedTokenizerBase | None) -> Model:
+    found: Any = given
+    if not isinstance(found, PreTrainedModel) and hasattr(found, "get_base_model"):
+        if getattr(getattr(found, "active_peft_config", None), "is_prompt_learning", False):
+            raise InputError(
+                "This peft model puts learned tokens before every prompt, so that positions are not those of its "
+                "tokens. Headscope takes adapters that change weights, such as LoRA."
+            )
+        # peft puts its adapters into the model itself, which then runs with them.
+        found = found.get_base_model()
+    if not isinstance(found, PreTrainedModel) or found.get_output_embeddings() is None:
+        raise InputError(
+            f"Expected a name, or a causal language model of transformers (AutoModelForCausalLM), found "
+            f"{type(given).__name__}."
+        )
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        raise InputError(
+            f"A model in memory needs its tokenizer, hs.load(model, tokenizer); found {type(tokenizer).__name__}."
+        )
+    name = Path(str(found.config._name_or_path or found.config.model_type)).name
+    with quiet():
+        reach = install(found)
+    return Model(name, found, tokenizer, reach, {"kind": "memory"})
+
+
+def release(model: Model) -> PreTrainedModel:
+    """Give a model back as it was before `load`: its attention implementation, hooks and training mode.
+
+    Returns:
+        The plain Hugging Face model (`model.hf`). `model` itself is of no more use: its heads are out of reach.
+    """
+    if not isinstance(model, Model):
+        raise InputError(f"release takes what hs.load returned, found {type(model).__name__}.")
+    model.kept.clear()
+    with quiet():
+        uninstall(model.hf)
+    return model.hf
 
 
 def _read(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headscope.models.attention import Reach
+from headscope.models.attention import Reach, device_of
 from headscope.models.sparse_gate import CONFIG_KEY
 
 
@@ -36,7 +36,7 @@ class Model:
 
     @property
     def device(self) -> torch.device:
-        return self.hf.device
+        return device_of(self.hf)
 
     def batch(self, ids: list[list[int]]) -> dict[str, Tensor]:
         """Token ids of several prompts as model inputs, padded on the right where lengths differ.
@@ -96,7 +96,13 @@ class Model:
 
 def fingerprint(hf: PreTrainedModel) -> str:
     digest = hashlib.sha256()
-    for name, tensor in sorted(hf.state_dict().items()):
+    weights = hf.state_dict()
+    if any(tensor.is_meta for tensor in weights.values()):
+        # Some wait on disk, or elsewhere.
+        from accelerate.utils.modeling import get_state_dict_offloaded_model
+
+        weights = get_state_dict_offloaded_model(hf)
+    for name, tensor in sorted(weights.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     # Learned offsets of gates are weights too, though the config keeps them.

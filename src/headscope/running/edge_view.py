@@ -70,8 +70,10 @@ class EdgeView:
 
         weights, biases, joint = {}, {}, {}
         projections = [attention.get_submodule(name) for name in row.projections]
+        unit = {"dtype": self.model.hf.dtype, "device": self.model.device}
+        stream = torch.eye(self.model.hf.config.get_text_config().hidden_size, **unit)
         if row.fused:
-            weight, bias = _inputs_last(projections[0]), projections[0].bias
+            weight, bias = linear_of(projections[0], stream)
             shape = (3, H) if row.fused == "joined" else (H, 3)
             weight = weight.unflatten(0, (*shape, -1))
             bias = None if bias is None else bias.unflatten(0, (*shape, -1))
@@ -81,27 +83,35 @@ class EdgeView:
         else:
             width = attention.head_dim
             for part, projection in zip(PARTS, projections, strict=True):
-                heads = projection.weight.shape[0] // width
+                weight, bias = linear_of(projection, stream)
+                heads = weight.shape[0] // width
                 # Heads of a group share k and v: every head gets its own copy, which changes nothing ("ungroup").
-                share = torch.arange(H, device=projection.weight.device) // (H // heads)
-                weights[part] = projection.weight.unflatten(0, (heads, width))[share]
-                biases[part] = None if projection.bias is None else projection.bias.unflatten(0, (heads, width))[share]
+                share = torch.arange(H, device=weight.device) // (H // heads)
+                weights[part] = weight.unflatten(0, (heads, width))[share]
+                biases[part] = None if bias is None else bias.unflatten(0, (heads, width))[share]
                 for name in row.joint_norms:
                     if name.startswith(part):
                         joint[part] = (projection, attention.get_submodule(name), share)
-        projection = attention.get_submodule(row.output)
-        output = _inputs_last(projection).T.unflatten(0, (H, -1))
+        z = torch.eye(H * self.model.reach.head_widths[self.layers.index(layer)], **unit)
+        weight, output_bias = linear_of(attention.get_submodule(row.output), z)
+        output = weight.T.unflatten(0, (H, -1))
         return Block(
             layer, attention, layer.get_submodule(row.mlp), norm(row.before_attention), norm(row.before_mlp),
             norm(row.after_attention) if row.after_attention else None,
-            norm(row.after_mlp) if row.after_mlp else None, weights, biases, output,
-            projection.bias, joint,
+            norm(row.after_mlp) if row.after_mlp else None, weights, biases, output, output_bias, joint,
         )  # fmt: skip
 
 
-def _inputs_last(projection: Any) -> Tensor:
-    """(outputs, inputs), also for GPT-2's Conv1D, which keeps them the other way round."""
-    return projection.weight.T if type(projection).__name__ == "Conv1D" else projection.weight
+@torch.no_grad()
+def linear_of(module: Any, unit: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Weight (outputs, inputs) and bias of a projection. GPT-2's Conv1D keeps its weight the other way round; of one
+    that is not plain (with a LoRA beside it, quantised, its weights on disk) they are what it does to unit vectors."""
+    if type(module) is nn.Linear and not module.weight.is_meta:
+        return module.weight, module.bias
+    if type(module).__name__ == "Conv1D" and not module.weight.is_meta:
+        return module.weight.T, module.bias
+    bias = module(torch.zeros_like(unit[:1]))[0]
+    return (module(unit) - bias).T, bias
 
 
 class Streams:

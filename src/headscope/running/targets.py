@@ -39,11 +39,13 @@ class Targets:
     has_right_BPA: Tensor
     wrong_BPA: Tensor
     has_wrong_BPA: Tensor
+    fields: Sequence[dict[str, Any]] = ()  # what else is known of each prompt
 
     @classmethod
     def of(cls, task: Task, rows: Sequence[int], device: torch.device) -> Targets:
         wrong = [[task.wrong[i]] if task.wrong else [[]] for i in rows]
-        return cls.from_tokens(task.metric, [task.right[i] for i in rows], wrong, device)
+        asked = cls.from_tokens(task.metric, [task.right[i] for i in rows], wrong, device)
+        return replace(asked, fields=[task.fields[i] for i in rows]) if task.fields else asked
 
     @classmethod
     def from_tokens(
@@ -147,7 +149,7 @@ def metrics_of(model: Model, ids: list[list[int]], targets: Targets) -> Tensor:
 def narrow_head(model: Model, targets: Targets) -> tuple[AbstractContextManager[Any], Targets]:
     """A block in which the unembedding gives only the logits that the metric reads, and the metric on those."""
     head = model.hf.get_output_embeddings()
-    if metric_of(targets.metric) not in NARROW or type(head) is not nn.Linear:
+    if metric_of(targets.metric) not in NARROW or type(head) is not nn.Linear or head.weight.is_meta:
         return ExitStack(), targets
     both_BPA = torch.cat([targets.right_BPA, targets.wrong_BPA], dim=-1)
     wanted, places = both_BPA.unique(return_inverse=True)

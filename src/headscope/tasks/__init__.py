@@ -15,6 +15,7 @@ from headscope.tasks.ioi import ioi
 from headscope.tasks.ioi_long import ioi_long
 from headscope.tasks.jsonl import jsonl
 from headscope.tasks.math import math
+from headscope.tasks.pairs import pairs
 from headscope.tasks.syntax import syntax
 from headscope.tasks.task import Task
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TASKS", "Task", "big_bench", "common_sense", "common_sense_letters", "docstring", "greater_than", "hub", "ioi",
-    "ioi_long", "is_task", "jsonl", "make_task", "math", "syntax",
+    "ioi_long", "is_task", "jsonl", "make_task", "math", "pairs", "syntax",
 ]  # fmt: skip
 
 TASKS: dict[str, Callable[..., Task]] = {

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from headscope.errors import InputError
 from headscope.tasks.datasets import targets_from_rows
-from headscope.tasks.items import Item
 from headscope.tasks.metrics import METRICS
-from headscope.tasks.task import Task, encode, refuse_closing_token, tokenizer_name
+from headscope.tasks.pairs import Pair, refuse_lacking, task_of_pairs
+from headscope.tasks.task import Task, refuse_closing_token
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -49,37 +49,8 @@ def jsonl(path: str | Path, tokenizer: PreTrainedTokenizerBase, *, n: int | None
         return replace(targets_from_rows(path.name, [row for _, row in rows], tokenizer, n=n), name=path.stem)
     rows = rows[:n]
     metric = common_metric(path, rows)
-    pairs = [(line, read_pair(f"{path.name}, line {line}", row, metric)) for line, row in rows]
-
-    clean_ids = encode(tokenizer, [pair.clean for _, pair in pairs])
-    corrupt_ids = encode(tokenizer, [pair.corrupt for _, pair in pairs])
-    answers: list[list[int]] = []
-    wrong: list[list[int]] = []
-    for (line, pair), clean, corrupt in zip(pairs, clean_ids, corrupt_ids, strict=True):
-        where = f"{path.name}, line {line}"
-        if len(clean) != len(corrupt):
-            raise InputError(
-                f"{where}: clean and corrupt must have the same number of tokens, found {len(clean)} and "
-                f"{len(corrupt)} with the tokenizer {tokenizer_name(tokenizer)}.\nReword one of them."
-            )
-        answers.append(next_tokens(where, tokenizer, pair.clean, clean, pair.targets))
-        wrong.append(next_tokens(where, tokenizer, pair.clean, clean, pair.foils))
-        both = set(answers[-1]) & set(wrong[-1])
-        if both:
-            tokens = tokenizer.convert_ids_to_tokens(sorted(both))
-            raise InputError(f"{where}: answers and wrong must not share a token, found {tokens} in both.")
-    return Task(
-        name=path.stem,
-        metric=metric,
-        clean=[pair.clean for _, pair in pairs],
-        corrupt=[pair.corrupt for _, pair in pairs],
-        clean_ids=clean_ids,
-        corrupt_ids=corrupt_ids,
-        answers=answers,
-        wrong=wrong,
-        tokenizer=tokenizer_name(tokenizer),
-        seed=None,
-    )
+    pairs = [read_pair(f"{path.name}, line {line}", row, metric) for line, row in rows]
+    return task_of_pairs(path.stem, metric, pairs, tokenizer)
 
 
 def read_rows(path: Path) -> list[tuple[int, dict[str, Any]]]:
@@ -126,21 +97,13 @@ def common_metric(path: Path, rows: list[tuple[int, dict[str, Any]]]) -> str:
     return metric
 
 
-def read_pair(where: str, row: dict[str, Any], metric: str) -> Item:
+def read_pair(where: str, row: dict[str, Any], metric: str) -> Pair:
     """The line's texts, checked."""
     clean, corrupt = (read_prompt(where, row, field) for field in ("clean", "corrupt"))
-    if clean == corrupt:
-        raise InputError(f"{where}: clean and corrupt must differ, found the same text twice.")
     field = "answer" if "answer" in row and "answers" not in row else "answers"
     answers, wrong = read_texts(where, row, field), read_texts(where, row, "wrong")
-    if not answers:
-        raise InputError(f'{where}: "answers" is missing or empty; give the text that should follow the clean prompt.')
-    if not wrong and metric != "log-prob":
-        raise InputError(
-            f'{where}: "wrong" is missing or empty, which the metric {metric} needs.\n'
-            'Add a text that should not follow, or set "metric" to "log-prob" on all lines.'
-        )
-    return Item(clean, corrupt, answers, wrong)
+    refuse_lacking(where, clean, corrupt, answers, wrong, metric)
+    return Pair(where, clean, corrupt, answers, wrong)
 
 
 def read_prompt(where: str, row: dict[str, Any], field: str) -> str:
@@ -161,24 +124,6 @@ def read_texts(where: str, row: dict[str, Any], field: str) -> tuple[str, ...]:
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise InputError(f'{where}: "{field}" must be a text or a list of texts, found {kind(value)}.')
     return tuple(dict.fromkeys(texts))
-
-
-def next_tokens(
-    where: str, tokenizer: PreTrainedTokenizerBase, prompt: str, ids: list[int], texts: tuple[str, ...]
-) -> list[int]:
-    """The one token that each text becomes after the prompt."""
-    chosen: list[int] = []
-    for text, joined in zip(texts, encode(tokenizer, [prompt + text for text in texts]), strict=True):
-        if joined[:-1] != ids:
-            shared = next((i for i, (a, b) in enumerate(zip(ids, joined, strict=False)) if a != b), len(ids))
-            tokens = tokenizer.convert_ids_to_tokens(joined[shared:])
-            raise InputError(
-                f"{where}: {text!r} must add exactly one token to the clean prompt, found {tokens} with the tokenizer "
-                f"{tokenizer_name(tokenizer)}.\nMost tokenizers want a space at the start of the answer, none at the "
-                "end of the prompt."
-            )
-        chosen.append(joined[-1])
-    return chosen
 
 
 def kind(value: Any) -> str:

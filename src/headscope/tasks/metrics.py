@@ -12,8 +12,8 @@ Shape letters: B prompts, P positions of the longest target, A tokens that are r
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headscope.errors import InputError
 
@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 
 class Asked(Protocol):
     """What is asked of some prompts. Targets end at the last position; those shorter than the longest begin later, and
-    `in_target_BP` says where. Unused places of A hold a token that `has_right_BPA` and `has_wrong_BPA` tell apart."""
+    `in_target_BP` says where. Unused places of A hold a token that `has_right_BPA` and `has_wrong_BPA` tell apart.
+    `fields` has a dict per prompt with whatever else its row said (empty where nothing was)."""
 
+    @property
+    def fields(self) -> Sequence[dict[str, Any]]: ...
     @property
     def in_target_BP(self) -> Tensor: ...
     @property

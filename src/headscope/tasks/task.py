@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
+from dataclasses import fields as dataclass_fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headscope.errors import InputError
 from headscope.tasks.metrics import Metric, name_of
@@ -30,6 +31,7 @@ class Task:
     answers, wrong: tokens that are right and wrong next after each prompt.
     targets: of each prompt, the tokens that should follow; empty where that is one token, any of the answers.
     foils: wrong targets of each prompt, of one or more tokens, to choose against.
+    fields: what else is known of each prompt, for a metric of one's own (`asked.fields`).
 
     The ids are what `tokenizer(text)["input_ids"]` gives, special tokens included.
     """
@@ -46,6 +48,7 @@ class Task:
     seed: int | None
     targets: list[list[int]] = field(default_factory=list)
     foils: list[list[list[int]]] = field(default_factory=list)
+    fields: list[dict[str, Any]] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.clean)
@@ -95,7 +98,7 @@ class Task:
             The smaller task.
         """
         rows = range(len(self))[which] if isinstance(which, slice) else list(which)
-        columns = {each.name: getattr(self, each.name) for each in fields(self)}
+        columns = {each.name: getattr(self, each.name) for each in dataclass_fields(self)}
         picked = {
             name: [column[row] for row in rows]
             for name, column in columns.items()
