@@ -13,7 +13,7 @@ import pytest
 import run_folders
 from browser import chromium, errors, opened
 
-from headscope.records import Curve, EdgeScores, Scores
+from headscope.records import Curve, EdgeScores, Roles, Scores
 from headscope.report.page.html import build_page
 from headscope.report.page.server import Viewer
 from headscope.runs.manifest import Manifest
@@ -28,15 +28,20 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 def show(driver: Any, folder: Path, **options: Any) -> None:
-    from selenium.webdriver.support.ui import WebDriverWait
-
     path = folder.parent / f"{folder.name}.html"
     path.write_text(build_page([folder], **options))
     driver.get(path.as_uri())
-    # (A large page on a busy machine may still be at it when the browser says that it has loaded.)
+    wait(driver)
+    assert errors(driver) == []
+
+
+def wait(driver: Any) -> None:
+    """Until all is drawn. (A large page on a busy machine may still be at it when the browser says that it has
+    loaded.)"""
+    from selenium.webdriver.support.ui import WebDriverWait
+
     ready = "return document.documentElement.dataset.ready"
     WebDriverWait(driver, 60).until(lambda one: one.execute_script(ready) == "yes")
-    assert errors(driver) == []
 
 
 def text(driver: Any, selector: str) -> str:
@@ -320,3 +325,36 @@ def test_a_served_page_reloads_when_its_run_gets_further(tmp_path_factory, tmp_p
         assert driver.execute_script("return document.querySelector('.slider input[type=number]').value") == "3"
         assert text(driver, ".told").startswith("L2.H1")
         server.shutdown()
+
+
+def test_records_in_a_notebook_are_pieces_of_the_page(driver, tmp_path):
+    """In a frame that may run their code: hovering and choosing work, and nothing goes wrong."""
+    values = np.array([[1.0, -2.0, 0.5], [0.25, 3.0, 0.0]], np.float32)
+    scores = Scores("m", "ioi", "patching", values, values[None])
+    edges = EdgeScores("m", "ioi", "eap", np.arange(15, dtype=np.float32), np.empty((0, 15), np.float32),
+                       {"n_layers": 2, "n_heads": 1, "split": "none", "parallel": False})  # fmt: skip
+    gates = np.linspace(0, 1, 12).reshape(2, 2, 3)
+    k = np.array([0, 1, 6])
+    curve = Curve(
+        "m", "ioi", "patching", k, k / 6, k / 7, k / 5, np.zeros((3, 2)), np.ones(2), np.zeros(2), {"total": 6}
+    )
+    shown = [scores, scores.circuit(2), Roles("m", "syntax", gates, gates), curve, edges, edges.circuit(3)]
+    path = tmp_path / "notebook.html"
+    path.write_text("<!DOCTYPE html>" + "".join(record._repr_html_() for record in shown))
+    driver.get(path.as_uri())
+    frames = driver.find_elements("tag name", "iframe")
+    assert len(frames) == len(shown)
+    drawn = []
+    for frame in frames:
+        driver.execute_script("arguments[0].scrollIntoView()", frame)
+        driver.switch_to.frame(frame)
+        wait(driver)
+        drawn.append([count(driver, name) for name in (".cell", ".line", ".link", ".slider")])
+        if count(driver, ".board"):
+            driver.execute_script(
+                "document.querySelector('.board').dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowRight'}))"
+            )
+            assert text(driver, ".told").strip()
+        driver.switch_to.default_content()
+    assert drawn == [[6, 0, 0, 0], [6, 0, 0, 0], [6, 0, 0, 0], [0, 1, 0, 0], [0, 0, 15, 1], [0, 0, 3, 1]]
+    assert errors(driver) == []

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headscope.models.attention import Reach, device_of
+from headscope.models.layouts import is_parallel
 from headscope.models.sparse_gate import CONFIG_KEY
 
 
@@ -33,6 +34,11 @@ class Model:
     @property
     def n_heads(self) -> int:
         return self.reach.n_heads
+
+    @property
+    def parallel(self) -> bool:
+        """Whether attention and MLP of a block read the same stream."""
+        return is_parallel(self.hf)
 
     @property
     def device(self) -> torch.device:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from headscope.records.graph import head_name
 from headscope.records.record import Record
 
 
@@ -19,3 +20,18 @@ class Attention(Record):
     tokens: list[list[str]]  # of each prompt
     patterns: np.ndarray  # (P, L, H, T, S), float16
     settings: dict[str, Any] = field(default_factory=dict)
+
+    COLUMNS = "model task prompt head query key query_token key_token weight"
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """One per attention edge, from a token to itself or an earlier one."""
+        P, L, H, T, _ = self.patterns.shape
+        edges = [(t, s) for t in range(T) for s in range(t + 1)]
+        return [
+            (
+                self.model, self.task, p, head_name(l, h), t, s, self.tokens[p][t], self.tokens[p][s],
+                float(self.patterns[p, l, h, t, s]),
+            )
+            for p, l, h in np.ndindex(P, L, H)
+            for t, s in edges
+        ]  # fmt: skip

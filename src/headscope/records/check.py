@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headscope.records.showing import Shown
+
 
 @dataclass(frozen=True)
-class Check:
+class Check(Shown):
     """How well a model does a task: share of prompts solved, and the mean metric on clean and corrupt prompts."""
 
     model: str

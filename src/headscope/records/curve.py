@@ -90,6 +90,18 @@ class Curve(Record):
         parts = np.array_split(np.array(draws).reshape(-1, len(self.clean)).astype(int), 20)
         return np.concatenate([self.effect(rows_SN).T for rows_SN in parts])
 
+    COLUMNS = "model task method ranking k explained low high"
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        named = (self.model, self.task, self.method, self.settings.get("ranking", "task"))
+        points = zip(self.k, self.explained, self.low, self.high, strict=True)
+        return [(*named, int(k), float(mid), float(low), float(high)) for k, mid, low, high in points]
+
+    @property
+    def what(self) -> str:
+        """What is kept: "heads" or "edges", of which a sweep notes how a circuit was chosen."""
+        return "edges" if "choice" in self.settings else "heads"
+
     @property
     def label(self) -> str:
         ranking = self.settings.get("ranking", "task")

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import heapq
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -51,6 +52,10 @@ class Graph:
     def __post_init__(self) -> None:
         if self.split not in SPLITS:
             raise InputError(f"Unknown split {self.split!r}. Known: {', '.join(SPLITS)}.")
+
+    def as_dict(self) -> dict[str, Any]:
+        """What makes it again: Graph(**graph.as_dict())."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     @cached_property
     def writers(self) -> list[str]:

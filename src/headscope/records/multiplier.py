@@ -7,18 +7,20 @@ Shape letters: S resamples, P points of a curve, Q thresholds.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from headscope.records.curve import Curve, log_areas
 from headscope.records.record import Record
+from headscope.records.showing import Shown
 
 # From half of the effect to nearly all of it.
 THRESHOLDS = tuple(round(0.5 + 0.02 * step, 2) for step in range(25))
 
 
 @dataclass(frozen=True)
-class Multiplier:
+class Multiplier(Shown):
     """How many times more heads the dense curve needs than the sparse one to reach the threshold.
 
     value is None where a curve never gets there; `note` says so, and whether a curve dips below again afterwards.
@@ -95,6 +97,12 @@ class Multipliers(Record):
     reached: np.ndarray  # (Q,): share of the resamples in which both curves got there
     stays: bool = False
 
+    COLUMNS = "task dense sparse threshold multiplier low high reached"
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        numbers = zip(self.thresholds, self.values, self.low, self.high, self.reached, strict=True)
+        return [(self.task, self.dense, self.sparse, *map(float, row)) for row in numbers]
+
 
 def multipliers(
     dense: Curve, sparse: Curve, *, thresholds: tuple[float, ...] = THRESHOLDS, stays: bool = False,
@@ -162,7 +170,7 @@ def area_multiplier(dense: Curve, sparse: Curve, *, resamples: int = 1000, seed:
 
 
 @dataclass(frozen=True)
-class Needed:
+class Needed(Shown):
     """How many heads (or edges) a curve needs to reach a threshold, and between which numbers that lies over resampled
     prompts. k is None where the curve never gets there, low or high where such a share of the resamples does not."""
 

@@ -14,13 +14,14 @@ from safetensors.numpy import save
 
 from headscope.errors import InputError
 from headscope.records.files import write_bytes
+from headscope.records.showing import Shown
 
 FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Record:
-    """Saving, loading and comparing, common to all records."""
+class Record(Shown):
+    """Saving, loading, comparing and showing, common to all records."""
 
     def __init_subclass__(cls) -> None:
         # Found in the class itself, so that `dataclass` does not put its own there, which cannot compare arrays.

@@ -57,6 +57,19 @@ class Roles(Record):
         best = counts.argmax(0)
         return np.where(best == len(ROLES), -1, best)
 
+    COLUMNS = "model task head layer index facilitation irrelevance interference role"
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """One per head: means over seeds, and its commonest role."""
+        common, means = self.commonest, [getattr(self, role).mean(0) for role in ROLES]
+        return [
+            (
+                self.model, self.task, head_name(l, h), l, h, *(float(mean[l, h]) for mean in means),
+                ROLES[common[l, h]] if common[l, h] >= 0 else "none",
+            )
+            for l, h in np.ndindex(*common.shape)
+        ]  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Ablation(Record):
@@ -75,6 +88,20 @@ class Ablation(Record):
     def by_seed(self, role: str) -> np.ndarray:
         """(S, P), over prompts."""
         return self.change[ROLES.index(role)].mean(axis=-1)
+
+    def line(self, role: str) -> dict[str, list[float]]:
+        """A curve over k: mean over seeds, the lowest and the highest."""
+        by_seed = self.by_seed(role)
+        return {"mean": by_seed.mean(0).tolist(), "low": by_seed.min(0).tolist(), "high": by_seed.max(0).tolist()}
+
+    COLUMNS = "model task score k mean low high"
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        return [
+            (self.model, self.task, role, *row)
+            for role in ROLES
+            for row in zip(self.k.tolist(), *self.line(role).values(), strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -97,6 +124,11 @@ class Contrast(Record):
             "forgotten": float(self.forgotten.mean()), "plain kept": self.plain[0], "plain forgotten": self.plain[1],
             "share open": float((self.gates > 0.5).mean()),
         }  # fmt: skip
+
+    COLUMNS = "model keep forget kept forgotten plain_kept plain_forgotten share_open"
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        return [tuple(self.summary().values())]
 
 
 def spread(roles: Roles) -> dict[str, dict[str, float]]:

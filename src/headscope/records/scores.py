@@ -1,65 +1,17 @@
-"""How much every head, or every edge, matters for a task, by one method; and circuits, which keep the best of them."""
+"""How much every head, or every edge, matters for a task, by one method."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from headscope.errors import InputError
-from headscope.records.graph import CHOICES, Graph, head_name, parse_head
+from headscope.records.circuit import Circuit
+from headscope.records.graph import CHOICES, Graph, head_name
 from headscope.records.record import Record
-
-
-@dataclass(frozen=True)
-class Circuit(Record):
-    """A set of kept heads, or of kept edges, and how it was chosen."""
-
-    model: str
-    task: str
-    keep: np.ndarray  # (L, H) of heads, (E,) of edges; bool
-    method: str = ""
-    shape: dict[str, Any] = field(default_factory=dict)  # of the edge graph; empty for heads
-    settings: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def what(self) -> str:
-        """What it is a set of: "heads" or "edges"."""
-        return "edges" if self.shape else "heads"
-
-    @property
-    def names(self) -> list[str]:
-        """L9.H6 for a head, L5.H5->L9.H9.q for an edge."""
-        if self.shape:
-            edges = Graph(**self.shape).edges
-            return [edges[at] for at in np.flatnonzero(self.keep)]
-        return [head_name(int(l), int(h)) for l, h in np.argwhere(self.keep)]
-
-    def __len__(self) -> int:
-        return int(self.keep.sum())
-
-    def to_json(self) -> str:
-        """The names, and all that the circuit is known by, for other tools; `from_json` reads it."""
-        rest = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "keep"}
-        return json.dumps({**rest, "size": list(self.keep.shape), self.what: self.names}, indent=2, ensure_ascii=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> Circuit:
-        try:
-            told = json.loads(text)
-            keep = np.zeros(told.pop("size"), bool)
-            if told["shape"]:
-                place = {name: at for at, name in enumerate(Graph(**told["shape"]).edges)}
-                keep[[place[name] for name in told.pop("edges")]] = True
-            else:
-                for name in told.pop("heads"):
-                    keep[parse_head(name)] = True
-            return cls(keep=keep, **told)
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-            raise InputError(f"This is no circuit: {error}. Expected the text that Circuit.to_json writes.") from error
 
 
 @dataclass(frozen=True)
@@ -90,11 +42,23 @@ class Scores(Record):
         keep = np.zeros(self.values.shape, bool)
         for layer, head in self.ranked(signed=signed)[:k]:
             keep[layer, head] = True
-        return Circuit(self.model, self.task, keep, self.method, settings={"k": k, "signed": signed})
+        settings = {"k": k, "signed": signed}
+        return Circuit(
+            self.model, self.task, keep, self.method, settings=settings, values=np.where(keep, self.values, 0)
+        )
 
     def top(self, k: int, *, signed: bool = False) -> list[tuple[str, float]]:
         """Names and scores of the k heads that matter most."""
         return [(head_name(l, h), float(self.values[l, h])) for l, h in self.ranked(signed=signed)[:k]]
+
+    COLUMNS = "model task method rank head layer index score"
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """One per head, the one that matters most first."""
+        return [
+            (self.model, self.task, self.method, rank, head_name(l, h), l, h, float(self.values[l, h]))
+            for rank, (l, h) in enumerate(self.ranked(), 1)
+        ]
 
 
 @dataclass(frozen=True)
@@ -118,10 +82,9 @@ class EdgeScores(Record):
         cls, model: str, task: Any, method: str, graph: Graph, values: np.ndarray, per_prompt: np.ndarray | None,
         **settings: Any,
     ) -> EdgeScores:  # fmt: skip
-        shape = {f.name: getattr(graph, f.name) for f in fields(graph)}
         each = np.empty((0, len(graph)), np.float32) if per_prompt is None else per_prompt
         about = {**_asked(task), **settings}
-        return cls(model, task.name, method, values.astype(np.float32), each, shape, about)
+        return cls(model, task.name, method, values.astype(np.float32), each, graph.as_dict(), about)
 
     def ranked(self, *, signed: bool = False, choice: str = "top") -> np.ndarray:
         """Edges, as places in graph.edges: the one that matters most first ("top"), or in the order in which a circuit
@@ -139,11 +102,18 @@ class EdgeScores(Record):
         keep[self.ranked(signed=signed, choice=choice)[:k]] = True
         how = {"k": k, "signed": signed, "choice": choice, "connected": connected}
         kept = self.graph.connected(keep) if connected else keep
-        return Circuit(self.model, self.task, kept, self.method, self.shape, how)
+        return Circuit(self.model, self.task, kept, self.method, self.shape, how, np.where(kept, self.values, 0))
 
     def top(self, k: int, *, signed: bool = False) -> list[tuple[str, float]]:
         """Names and scores of the k edges that matter most."""
         return [(self.graph.edges[e], float(self.values[e])) for e in self.ranked(signed=signed)[:k]]
+
+    COLUMNS = "model task method rank edge score"
+
+    def rows(self, k: int | None = None, *, signed: bool = False) -> list[tuple[Any, ...]]:
+        """One per edge, the one that matters most first; the first k of them."""
+        best = self.top(len(self.graph) if k is None else k, signed=signed)
+        return [(self.model, self.task, self.method, rank, *one) for rank, one in enumerate(best, 1)]
 
 
 def _asked(task: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from headscope.records.curve import resampled
+from headscope.records.graph import head_name
 from headscope.records.record import Record
 
 
@@ -27,6 +28,11 @@ class Sparsity(Record):
     kl: np.ndarray  # (N,), divergence from the dense model
     random: dict[str, float]  # connectivity, ce and kl with gates open at random, each head at its own rate
     settings: dict[str, Any] = field(default_factory=dict)
+
+    COLUMNS = "head layer index connectivity"
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        return [(head_name(l, h), l, h, float(rate)) for (l, h), rate in np.ndenumerate(self.rates)]
 
     def above_dense(self) -> dict[str, float]:
         """How much its cross-entropy exceeds the dense model's, with a 95 % bootstrap interval over sequences."""

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from headscope.errors import SetupError
 from headscope.records.files import write_bytes
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+# Rows that a notebook shows of a table.
+SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -44,3 +52,28 @@ class Table:
 
     def save(self, path: str | Path) -> Path:
         return write_bytes(Path(path), self.csv())
+
+    def to_pandas(self) -> DataFrame:
+        """As a pandas data frame."""
+        try:
+            from pandas import DataFrame
+        except ImportError as error:
+            raise SetupError(
+                "to_pandas() needs pandas, which is not installed: pip install pandas. (table() has the same rows.)"
+            ) from error
+        return DataFrame(self.rows, columns=list(self.columns))
+
+    def _repr_html_(self) -> str:
+        """The first rows, for notebooks."""
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
+        rows = ["".join(f"<td>{html.escape(_short(v))}</td>" for v in row) for row in self.rows[:SHOWN]]
+        more = len(self.rows) - len(rows)
+        note = f"<p>and {more:,} more rows: to_pandas() has them all</p>" if more > 0 else ""
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}"
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

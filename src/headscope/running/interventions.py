@@ -5,15 +5,16 @@ All of them but `record` are one equation, applied to every head's output z befo
     z' = m * z + (1 - m) * fill
 
 `gated` and `masked` have fill 0; `patched` takes it from another run (a `Recording`), or from means. The mask m may be
-(L, H), or one per batch row (B, L, H), or per row and position (B, T, L, H); it may carry gradients. Blocks nest: an
-inner block sees what the outer ones hand on, so `record` inside `gated` records gated values.
+(L, H), or one per batch row (B, L, H), or per row and position (B, T, L, H); it may carry gradients. A circuit of
+heads, or a list of names (L9.H6), is a mask that is 1 there and 0 elsewhere. Blocks nest: an inner block sees what the
+outer ones hand on, so `record` inside `gated` records gated values.
 
 Shape letters: B batch, T positions, S key positions, H heads, G key-value heads, K head width, L layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, Protocol
 
@@ -24,9 +25,10 @@ from torch import Tensor
 from headscope.errors import InputError
 from headscope.models.attention import Call, armed
 from headscope.models.model import Model
+from headscope.records import Circuit, Head, is_naming, which_heads
 
 Steps = Literal["all", "prompt", "decode"]
-Mask = Tensor | np.ndarray | Sequence
+Mask = Tensor | np.ndarray | Sequence | Circuit | str
 
 
 class Fill(Protocol):
@@ -137,18 +139,18 @@ def gated(model: Model, mask: Mask, *, steps: Steps = "all") -> Iterator[None]:
 
 @contextmanager
 def masked(
-    model: Model, heads: Sequence[tuple[int, int]], *, factor: float = 0.0, steps: Steps = "all"
+    model: Model, heads: Circuit | Head | Iterable[Head], *, factor: float = 0.0, steps: Steps = "all"
 ) -> Iterator[None]:
-    """Multiply the outputs of the named heads, (layer, head) pairs, by `factor`; leave all others."""
-    mask = torch.ones(model.n_layers, model.n_heads)
-    for layer, head in heads:
-        if not (0 <= layer < model.n_layers and 0 <= head < model.n_heads):
-            raise InputError(
-                f"There is no head L{layer}.H{head}: {model.name} has layers 0 to {model.n_layers - 1} "
-                f"and heads 0 to {model.n_heads - 1}."
-            )
-        mask[layer, head] = factor
-    with patched(model, mask, steps=steps):
+    """Multiply the outputs of the named heads by `factor`; leave all others.
+
+    Args:
+        model: what `load` returned.
+        heads: names such as "L9.H6", (layer, head) pairs, what `scores.top(k)` gives, or a circuit of heads.
+        factor: 0 removes them.
+        steps: as in `patched`.
+    """
+    named = mask_of(model, heads)
+    with patched(model, 1 - named + factor * named, steps=steps):
         yield
 
 
@@ -166,6 +168,8 @@ def shifted(model: Model, shift: Fill) -> Iterator[None]:
 
 
 def _as_mask(model: Model, mask: Mask) -> Tensor:
+    if is_naming(mask):
+        return mask_of(model, mask)  # pyright: ignore[reportArgumentType]
     tensor = mask if isinstance(mask, Tensor) else torch.as_tensor(np.asarray(mask))
     tensor = tensor if tensor.is_floating_point() else tensor.float()
     if tensor.ndim not in (2, 3, 4) or tensor.shape[-2:] != (model.n_layers, model.n_heads):
@@ -174,6 +178,14 @@ def _as_mask(model: Model, mask: Mask) -> Tensor:
             f"(and position) dimension where wanted; found shape {tuple(tensor.shape)}."
         )
     return tensor
+
+
+def mask_of(model: Model, heads: Circuit | Head | Iterable[Head]) -> Tensor:
+    """(L, H): 1 at the named heads, 0 elsewhere."""
+    mask = torch.zeros(model.n_layers, model.n_heads)
+    for layer, head in which_heads(heads, model):
+        mask[layer, head] = 1.0
+    return mask
 
 
 def _mask_at(mask: Tensor, z_BTHK: Tensor, call: Call) -> Tensor:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headscope.records import Circuit, EdgeScores, Graph
+from headscope.records import Circuit, Graph
 from headscope.report.figures.panels import blank
 
 if TYPE_CHECKING:
@@ -15,18 +15,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def circuit_graph(scores: EdgeScores, circuit: Circuit, **facts: Any) -> networkx.DiGraph:
-    """A circuit as a networkx graph, with the scores of its edges; readers q, k and v of a head are one node, named on
-    the edge. facts: what the graph says of itself."""
+def circuit_graph(circuit: Circuit, **facts: Any) -> networkx.DiGraph:
+    """A circuit of edges as a networkx graph, with their scores (1 each where it was named); readers q, k and v of a
+    head are one node, named on the edge. facts: what more the graph says of itself."""
     import networkx
 
-    graph = scores.graph
-    out = networkx.DiGraph(**facts, edges_of_model=len(graph))
+    graph = circuit.graph
+    named = {name: getattr(circuit, name) for name in ("model", "task", "method")}
+    out = networkx.DiGraph(**{**named, **facts}, edges_of_model=len(graph))
+    values = np.ones(len(graph)) if circuit.values is None else circuit.values
     writer, reader = graph.ends
     for edge in np.flatnonzero(circuit.keep):
         source, target = graph.writers[writer[edge]], graph.readers[reader[edge]]
         node, part = _head_and_part(target)
-        score, key = float(scores.values[edge]), part or "in"
+        score, key = float(values[edge]), part or "in"
         if out.has_edge(source, node):
             out.edges[source, node]["score"] += score
             out.edges[source, node]["reads"] += f",{key}"

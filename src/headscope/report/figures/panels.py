@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +24,22 @@ FORMATS = ("png", "svg", "pdf")
 
 def blank(width: float, height: float) -> Figure:
     """An empty figure, in inches."""
+    return _figure_type()(figsize=(width, height), layout="constrained")
+
+
+@cache
+def _figure_type() -> type[Figure]:
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained")
+    class NotebookFigure(Figure):
+        """A figure that notebooks show though pyplot does not know it."""
+
+        def _repr_png_(self) -> bytes:
+            data = io.BytesIO()
+            self.savefig(data, format="png", dpi=110, bbox_inches="tight")
+            return data.getvalue()
+
+    return NotebookFigure
 
 
 def save_figure(figure: Figure, path: Path, *, exact: bool = False) -> Path:
@@ -39,11 +54,13 @@ def save_figure(figure: Figure, path: Path, *, exact: bool = False) -> Path:
     return path
 
 
-def head_map(scores: Scores, *, label: Sequence[tuple[int, int]] = (), width: float | None = None) -> Figure:
-    """Heads by layers, coloured by score around zero; those in `label` show their score where it fits."""
+def head_map(
+    scores: Scores, *, label: Sequence[tuple[int, int]] = (), title: str = "", width: float | None = None
+) -> Figure:
+    """Heads by layers, coloured by score around zero; those in `label` show their score where it fits. title: what to
+    say behind task, model and method; how many prompts there are, if nothing else."""
     limit = float(np.abs(scores.values).max()) or 1.0
-    task = TITLES.get(scores.task, scores.task)
-    title = f"{task}: {scores.model}, {scores.method}, {len(scores.per_prompt)} prompts"
+    title = about(scores, title or f"{len(scores.per_prompt)} prompts")
     figure, axes, flat = head_grid(
         scores.values, title=title, colours="PuOr_r", limits=(-limit, limit), scale="Score (positive: it helps)",
         width=width,
@@ -57,6 +74,12 @@ def head_map(scores: Scores, *, label: Sequence[tuple[int, int]] = (), width: fl
             color="white" if abs(value) > 0.55 * limit else "black",
         )  # fmt: skip
     return figure
+
+
+def about(record: Any, *more: str) -> str:
+    """What stands above a figure: its task, model and method, as far as they are known, and more words."""
+    words = [word for word in (record.model, record.method, *more) if word]
+    return f"{TITLES.get(record.task, record.task) or 'Heads'}: {', '.join(words)}"
 
 
 def head_grid(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headscope.records import Attention, head_name
-from headscope.report.figures.panels import blank, panel_grid
+from headscope.records import Attention, Sparsity, head_name
+from headscope.report.figures.panels import blank, head_grid, panel_grid
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,37 +46,44 @@ def training_curves(history: Sequence[Mapping[str, float]], constraint: str, *, 
 SHOWN = 6
 
 
-def open_heads(dense: Attention, sparse: Attention, *, width: float | None = None) -> Figure:
-    """Attention maps on the first prompt, of the heads through which most passes in the sparse model."""
-    both = [attention.patterns[0].astype(np.float32) for attention in (dense, sparse)]
+def open_heads(*models: Attention, prompt: int = 0, width: float | None = None) -> Figure:
+    """Attention maps of one or two models on a prompt, of the heads through which most passes in the last of them."""
+    each = [one.patterns[prompt].astype(np.float32) for one in models]
     # The first token is left aside: nearly all rest there.
     columns = SHOWN if width is None else max(2, min(SHOWN, int(width / 1.4)))
-    order = np.argsort(-both[1][:, :, :, 1:].sum((2, 3)), axis=None)[:columns]
-    chosen = [divmod(int(at), both[1].shape[1]) for at in order]
-    heads = {head_name(l, h): (both[0][l, h], both[1][l, h]) for l, h in chosen}
-    return attention_maps(dense.tokens[0], heads, (dense.model, sparse.model), width=width)
+    order = np.argsort(-each[-1][:, :, :, 1:].sum((2, 3)), axis=None)[:columns]
+    chosen = [divmod(int(at), each[-1].shape[1]) for at in order]
+    heads = {head_name(l, h): [patterns[l, h] for patterns in each] for l, h in chosen}
+    return attention_maps(models[0].tokens[prompt], heads, [one.model for one in models], width=width)
 
 
 def attention_maps(
-    tokens: Sequence[str], heads: Mapping[str, tuple[np.ndarray, np.ndarray]], names: tuple[str, str], *,
+    tokens: Sequence[str], heads: Mapping[str, Sequence[np.ndarray]], names: Sequence[str], *,
     width: float | None = None,
 ) -> Figure:  # fmt: skip
-    """A column per head: its attention on one prompt in the dense model above, in the sparse one below."""
+    """A column per head: its attention on one prompt, a row per model (the dense one above the sparse one)."""
     size = max(1.7, 0.115 * len(tokens))
-    whole = size * len(heads) + 1.0, 2 * size + 0.9
+    whole = size * len(heads) + 1.0, len(names) * size + 0.9
     # Letters shrink with the whole, or they would not fit any more.
     by = 1.0 if width is None else width / whole[0]
     figure = blank(whole[0] * by, whole[1] * by)
-    panels = figure.subplots(2, len(heads), squeeze=False)
+    panels, none = figure.subplots(len(names), len(heads), squeeze=False), [""] * len(tokens)
     for column, (head, patterns) in enumerate(heads.items()):
         for row, pattern_TS in enumerate(patterns):
             axes = panels[row, column]
             axes.imshow(pattern_TS, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
-            axes.set_xticks(range(len(tokens)), tokens if row else [""] * len(tokens), rotation=90, fontsize=5 * by)
-            axes.set_yticks(range(len(tokens)), [""] * len(tokens) if column else tokens, fontsize=5 * by)
+            below, beside = row == len(names) - 1, column == 0
+            axes.set_xticks(range(len(tokens)), tokens if below else none, rotation=90, fontsize=5 * by)
+            axes.set_yticks(range(len(tokens)), tokens if beside else none, fontsize=5 * by)
             axes.tick_params(length=1)
             edges = int((pattern_TS > 0).sum())
             axes.set_title(f"{head}: {edges} edges", fontsize=7 * by, loc="left")
             if column == 0:
                 axes.set_ylabel(names[row], fontsize=8 * by)
     return figure
+
+
+def open_share(sparsity: Sparsity, *, width: float | None = None) -> Figure:
+    """A cell per head: the share of its attention edges that are open."""
+    title, limits = f"{sparsity.model}: attention edges that are open", (0.0, float(sparsity.rates.max()))
+    return head_grid(sparsity.rates, title=title, colours="Blues", limits=limits, scale="Share", width=width)[0]

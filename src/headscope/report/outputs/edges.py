@@ -45,7 +45,7 @@ class Measured:
 
     @cached_property
     def graph(self) -> networkx.DiGraph:
-        return circuit_graph(self.scores, self.circuit, **self.facts)
+        return circuit_graph(self.circuit, **self.facts)
 
 
 def circuit_at(
@@ -102,14 +102,10 @@ class Edges(Series):
     def tables(self) -> dict[str, Table]:
         signed = {(c.model, c.task, c.method): c.settings["signed"] for c in self.curves}
         edges = [
-            (s.model, s.task, s.method, rank, name, value)
-            for s in self.scores
-            for rank, (name, value) in enumerate(
-                s.top(LISTED, signed=signed.get((s.model, s.task, s.method), False)), 1
-            )
+            row for s in self.scores for row in s.rows(LISTED, signed=signed.get((s.model, s.task, s.method), False))
         ]
         return {
-            "edges": Table.of("model task method rank edge score", edges, floats=".6g"),
+            "edges": Table.of(EdgeScores.COLUMNS, edges, floats=".6g"),
             **super().tables(),
             "circuits": Table.of_dicts([one.facts for one in self.circuits]),
         }

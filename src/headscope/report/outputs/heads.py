@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property, partial
 
-from headscope.records import Attention, Scores, Table, head_name
+from headscope.records import Attention, Scores, Table
 from headscope.report.figures.panels import head_map
 from headscope.report.outputs.outputs import Draw
 from headscope.report.outputs.series import Series
@@ -33,10 +33,5 @@ class Heads(Series):
         return super().figures() | maps
 
     def tables(self) -> dict[str, Table]:
-        heads = [
-            (s.model, s.task, s.method, rank, head_name(layer, head), layer, head, float(s.values[layer, head]))
-            for s in self.scores
-            for rank, (layer, head) in enumerate(s.ranked(), 1)
-        ]
-        columns = "model task method rank head layer index score"
-        return {"heads": Table.of(columns, heads, floats=".6g"), **super().tables()}
+        heads = [row for scores in self.scores for row in scores.rows()]
+        return {"heads": Table.of(Scores.COLUMNS, heads, floats=".6g"), **super().tables()}

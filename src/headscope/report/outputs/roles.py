@@ -6,8 +6,6 @@ from functools import cached_property, partial
 from itertools import combinations
 from typing import Any
 
-import numpy as np
-
 from headscope.records import (
     ROLES,
     Ablation,
@@ -17,7 +15,6 @@ from headscope.records import (
     Table,
     against_patching,
     agreement,
-    head_name,
     spread,
 )
 from headscope.report.figures.roles import ablation_grid, role_map, score_distributions
@@ -68,31 +65,21 @@ class HeadRoles(Outputs):
         return figures | maps if self.checks else maps
 
     def tables(self) -> dict[str, Table]:
-        heads, shares, curves = [], [], []
-        for r in self.roles:
-            common, means = r.commonest, {role: getattr(r, role).mean(0) for role in ROLES}
-            for layer, head in np.ndindex(*common.shape):
-                scores = [float(means[role][layer, head]) for role in ROLES]
-                name = ROLES[common[layer, head]] if common[layer, head] >= 0 else "none"
-                heads.append((r.model, r.task, head_name(layer, head), layer, head, *scores, name))
-            shares += [(r.model, r.task, role, *share.values()) for role, share in spread(r).items()]
-        for a in self.ablations:
-            for role in ROLES:
-                rows = zip(a.k.tolist(), *line(a, role).values(), strict=True)
-                curves += [(a.model, a.task, role, *row) for row in rows]
-        alike = [(task, a, b, what, value) for task, a, b, share in self.agreements for what, value in share.items()]
+        heads = [row for roles in self.roles for row in roles.rows()]
+        curves = [row for ablation in self.ablations for row in ablation.rows()]
+        shares = [(r.model, r.task, role, *found.values()) for r in self.roles for role, found in spread(r).items()]
+        alike = [(task, a, b, what, value) for task, a, b, found in self.agreements for what, value in found.items()]
         patching = [
             (m, t, f["rank correlation"], f["k"], f["shared"], f["by chance"], " ".join(f["heads"]))
             for m, t, f in self.comparisons
         ]
         contrasts = [tuple(contrast.values()) for contrast in self.contrasts]
-        columns = "model task head layer index facilitation irrelevance interference role"
         return {
-            "roles": Table.of(columns, heads, floats=".6g"),
+            "roles": Table.of(Roles.COLUMNS, heads, floats=".6g"),
             "shares": Table.of("model task role share always sometimes never", shares, floats=".6g"),
-            "ablation": Table.of("model task score k mean low high", curves, floats=".6g"),
+            "ablation": Table.of(Ablation.COLUMNS, curves, floats=".6g"),
             "agreement": Table.of("task model other what value", alike),
-            "contrasts": Table.of("model keep forget kept forgotten plain_kept plain_forgotten share_open", contrasts),
+            "contrasts": Table.of(Contrast.COLUMNS, contrasts),
             "patching": Table.of("model task rank_correlation k shared by_chance heads", patching),
         }
 
@@ -102,7 +89,7 @@ class HeadRoles(Outputs):
             "checks": self.told_checks,
             "roles": [{"model": r.model, "task": r.task, **r.settings, "spread": spread(r)} for r in self.roles],
             "curves": [
-                {"model": a.model, "task": a.task, "k": a.k.tolist(), **{role: line(a, role) for role in ROLES}}
+                {"model": a.model, "task": a.task, "k": a.k.tolist(), **{role: a.line(role) for role in ROLES}}
                 for a in self.ablations
             ],
             "agreement": [{"task": t, "models": [a, b], **measures} for t, a, b, measures in self.agreements],
@@ -110,9 +97,3 @@ class HeadRoles(Outputs):
             "contrasts": self.contrasts,
             "figures": self.drawn,
         }
-
-
-def line(ablation: Ablation, role: str) -> dict[str, list[float]]:
-    """A curve over k: mean over seeds, the lowest and the highest."""
-    by_seed = ablation.by_seed(role)
-    return {"mean": by_seed.mean(0).tolist(), "low": by_seed.min(0).tolist(), "high": by_seed.max(0).tolist()}

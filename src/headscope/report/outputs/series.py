@@ -74,11 +74,7 @@ class Series(Outputs):
         }  # fmt: skip
 
     def tables(self) -> dict[str, Table]:
-        points = [
-            (c.model, c.task, c.method, c.settings["ranking"], int(k), float(mid), float(low), float(high))
-            for c in [*self.curves, *self.bands]
-            for k, mid, low, high in zip(c.k, c.explained, c.low, c.high, strict=True)
-        ]
+        points = [row for curve in [*self.curves, *self.bands] for row in curve.rows()]
         ratios = [
             (
                 c.task, c.first, c.against, m.value, m.low, m.high, m.dense_k, m.sparse_k, m.threshold, m.note,
@@ -93,7 +89,7 @@ class Series(Outputs):
         )
         return {
             "summary": Table.of_dicts(self.summaries),
-            "curves": Table.of("model task method ranking k explained low high", points, floats=".6g"),
+            "curves": Table.of(Curve.COLUMNS, points, floats=".6g"),
             "multipliers": Table.of(columns, ratios),
         }
 

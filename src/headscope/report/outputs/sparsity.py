@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from headscope.records import Attention, Sparsity, Table, head_name
-from headscope.report.figures.panels import head_grid
-from headscope.report.figures.sparsity import open_heads, training_curves
+from headscope.report.figures.sparsity import open_heads, open_share, training_curves
 from headscope.report.outputs.outputs import Draw, Outputs
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 class Sparsify(Outputs):
@@ -91,17 +87,10 @@ class SparseModel(Outputs):
     def tables(self) -> dict[str, Table]:
         if self.found is None:
             return {}
-        rows = [(head_name(l, h), l, h, float(rate)) for (l, h), rate in np.ndenumerate(self.found.rates)]
-        return {"connectivity": Table.of("head layer index connectivity", rows, floats=".6f")}
+        return {"connectivity": Table.of(Sparsity.COLUMNS, self.found.rows(), floats=".6f")}
 
     def files(self) -> dict[str, bytes]:
         return {"report.json": (json.dumps(self.report, indent=2, ensure_ascii=False) + "\n").encode()}
 
     def findings(self, *, top: int = 10) -> dict[str, Any]:
         return {"run": str(self.run.folder), **self.report, "figures": self.drawn}
-
-
-def open_share(sparsity: Sparsity, *, width: float | None = None) -> Figure:
-    """A cell per head: the share of its attention edges that are open."""
-    title, limits = f"{sparsity.model}: attention edges that are open", (0.0, float(sparsity.rates.max()))
-    return head_grid(sparsity.rates, title=title, colours="Blues", limits=limits, scale="Share", width=width)[0]

@@ -83,7 +83,7 @@ def _picture(draw: Draw) -> str:
 def _heads(outputs: Heads, room: Room) -> Section:
     return {
         **_series(outputs),
-        "scores": _each(outputs, outputs.scores, _scores),
+        "scores": _each(outputs, outputs.scores, score_part),
         "attention": _attention(outputs, outputs.scores, room),
     }
 
@@ -93,42 +93,48 @@ def _edges(outputs: Edges, room: Room) -> Section:
 
     def graph(scores: EdgeScores) -> Section:
         settings = about.get((scores.model, scores.task, scores.method)) or outputs.run.manifest["settings"]
-        signed, choice = bool(settings.get("signed")), str(settings.get("choice", "top"))
-        order = scores.ranked(signed=signed, choice=choice)
-        joined, order = scores.graph.joined(order), order[: room.edges]
-        writer, reader = scores.graph.ends
-        named = {"model": scores.model, "task": scores.task, "method": scores.method, **scores.shape}
-        return {
-            **named, "n": scores.settings.get("n"), "total": len(scores.graph), "signed": signed, "choice": choice,
-            "writers": scores.graph.writers, "readers": scores.graph.readers,
-            "layers": {name: layer_of(name, scores.graph) for name in [*scores.graph.writers, "logits"]},
-            "writer": writer[order], "reader": reader[order], "score": scores.values[order], "joined": joined[order],
-        }  # fmt: skip
+        how = {"signed": bool(settings.get("signed")), "choice": str(settings.get("choice", "top"))}
+        return graph_part(scores, room.edges, **how)
 
     return {**_series(outputs), "graphs": _each(outputs, outputs.scores, graph)}
 
 
-def _roles(outputs: HeadRoles, room: Room) -> Section:
-    def fitted(roles: Roles) -> Section:
-        scores = {role: getattr(roles, role) for role in ROLES}
-        means = {role: values.mean(0) for role, values in scores.items()}
-        ends = {role: [values.min(0), values.max(0)] for role, values in scores.items()}
-        return {
-            "model": roles.model, "task": roles.task, "seeds": len(roles.g_plus), "role": roles.commonest,
-            "means": means, "ends": ends,
-        }  # fmt: skip
+def graph_part(scores: EdgeScores, most: int, *, signed: bool = False, choice: str = "top") -> Section:
+    """The first edges of a ranking, with the ends of each."""
+    order = scores.ranked(signed=signed, choice=choice)
+    joined, order = scores.graph.joined(order), order[:most]
+    writer, reader = scores.graph.ends
+    named = {"model": scores.model, "task": scores.task, "method": scores.method, **scores.shape}
+    return {
+        **named, "n": scores.settings.get("n"), "total": len(scores.graph), "signed": signed, "choice": choice,
+        "writers": scores.graph.writers, "readers": scores.graph.readers,
+        "layers": {name: layer_of(name, scores.graph) for name in [*scores.graph.writers, "logits"]},
+        "writer": writer[order], "reader": reader[order], "score": scores.values[order], "joined": joined[order],
+    }  # fmt: skip
 
+
+def _roles(outputs: HeadRoles, room: Room) -> Section:
     def curve(values: Ablation) -> Section:
         by_seed = {role: values.by_seed(role) for role in ROLES}
         lines = {role: {"mid": a.mean(0), "low": a.min(0), "high": a.max(0)} for role, a in by_seed.items()}
         return {"model": values.model, "task": values.task, "k": values.k, "lines": lines}
 
-    return {"roles": _each(outputs, outputs.roles, fitted), "ablations": _each(outputs, outputs.ablations, curve)}
+    return {"roles": _each(outputs, outputs.roles, role_part), "ablations": _each(outputs, outputs.ablations, curve)}
+
+
+def role_part(roles: Roles) -> Section:
+    scores = {role: getattr(roles, role) for role in ROLES}
+    means = {role: values.mean(0) for role, values in scores.items()}
+    ends = {role: [values.min(0), values.max(0)] for role, values in scores.items()}
+    return {
+        "model": roles.model, "task": roles.task, "seeds": len(roles.g_plus), "role": roles.commonest,
+        "means": means, "ends": ends,
+    }  # fmt: skip
 
 
 def _functions(outputs: Functions, room: Room) -> Section:
     scores = [
-        {**_scores(one), "ranking": ranking} for ranking, scores_of in outputs.scores.items() for one in scores_of
+        {**score_part(one), "ranking": ranking} for ranking, scores_of in outputs.scores.items() for one in scores_of
     ]
     return {"scores": scores, "comet": outputs.scored["comet"]}
 
@@ -137,7 +143,7 @@ def _sparsity(outputs: SparseModel, room: Room) -> Section:
     found = outputs.found
     rates = [] if found is None else [Scores(found.model, "", "open edges", found.rates, found.rates[None])]
     return {
-        "scores": [_scores(one) for one in rates],
+        "scores": [score_part(one) for one in rates],
         "found": outputs.report,
         "attention": _attention(outputs, [], room),
     }
@@ -154,7 +160,7 @@ def _each(outputs: Outputs, records: Sequence[R], make: Callable[[R], Section]) 
     return [one for one in made if one is not None]
 
 
-def _scores(scores: Scores) -> Section:
+def score_part(scores: Scores) -> Section:
     L, H = scores.values.shape
     order = [l * H + h for l, h in scores.ranked()]
     about = {"model": scores.model, "task": scores.task, "method": scores.method, "n": len(scores.per_prompt)}
@@ -162,28 +168,24 @@ def _scores(scores: Scores) -> Section:
 
 
 def _series(outputs: Series) -> Section:
-    def curve(curve: Curve) -> Section:
-        k, mid, low, high = (part.reshape(len(curve.k)) for part in (curve.k, curve.explained, curve.low, curve.high))
-        about = {name: curve.settings.get(name) for name in ("ranking", "signed", "choice", "total", "n")}
-        named = {"model": curve.model, "task": curve.task, "method": curve.method, "label": curve.label}
-        needs = crossing(curve.k, curve.explained, outputs.threshold)
-        return {
-            **named,
-            **about,
-            "k": k,
-            "mid": mid,
-            "low": low,
-            "high": high,
-            "needs": needs,
-            **_members(curve, known),
-        }
-
     known = [scores for scores in outputs.scores if isinstance(scores, Scores)]
+
+    def curve(one: Curve) -> Section:
+        return {**curve_part(one, outputs.threshold), **_members(one, known)}
+
     return {
         "curves": _each(outputs, outputs.curves, curve),
         "bands": _each(outputs, outputs.bands, curve),
         "threshold": outputs.threshold,
     }
+
+
+def curve_part(curve: Curve, threshold: float) -> Section:
+    k, mid, low, high = (part.reshape(len(curve.k)) for part in (curve.k, curve.explained, curve.low, curve.high))
+    about = {name: curve.settings.get(name) for name in ("ranking", "signed", "choice", "total", "n")}
+    named = {"model": curve.model, "task": curve.task, "method": curve.method, "label": curve.label}
+    needs = crossing(curve.k, curve.explained, threshold)
+    return {**named, **about, "k": k, "mid": mid, "low": low, "high": high, "needs": needs}
 
 
 def _members(curve: Curve, all_scores: Sequence[Scores]) -> Section:

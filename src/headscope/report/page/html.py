@@ -93,13 +93,14 @@ def title_of(runs: list[dict[str, Any]]) -> str:
     return ": ".join(part for part in (", ".join(Path(name).name for name in models), ", ".join(kinds)) if part)
 
 
-def assemble(data: dict[str, Any]) -> str:
+def assemble(data: dict[str, Any], scripts: tuple[str, ...] = SCRIPTS) -> str:
     """Template, style, code and data as one text. Where the data say whom to ask whether runs have changed ("live"),
     the page asks."""
     live = bool(data.get("live"))
+    code = _code(scripts, live)
     parts = {
-        "title": html.escape(str(data["title"]) or "Headscope"), "policy": policy(live=live), "style": _style(),
-        "code": _code(live), "data": script_json(data),
+        "title": html.escape(str(data["title"]) or "Headscope"), "policy": _policy(code, live), "style": _style(),
+        "code": code, "data": script_json(data),
     }  # fmt: skip
     # The template is cut once, so that nothing in the data is taken for a place in it.
     pieces = (ASSETS / "page.html").read_text(encoding="utf-8").split("@@")
@@ -108,8 +109,12 @@ def assemble(data: dict[str, Any]) -> str:
 
 def policy(*, live: bool) -> str:
     """What a browser may do with the page: run this code, use this style, and, if it is live, ask its own server."""
+    return _policy(_code(SCRIPTS, live), live)
+
+
+def _policy(code: str, live: bool) -> str:
     allowed = {
-        "default-src": "none", "style-src": _digest(_style()), "script-src": _digest(_code(live)), "base-uri": "none",
+        "default-src": "none", "style-src": _digest(_style()), "script-src": _digest(code), "base-uri": "none",
         "form-action": "none", "connect-src": "self" if live else "none",
     }  # fmt: skip
     return "; ".join(f"{what} '{who}'" for what, who in allowed.items()) + "; img-src data:"
@@ -119,8 +124,8 @@ def _style() -> str:
     return (ASSETS / "page.css").read_text(encoding="utf-8")
 
 
-def _code(live: bool) -> str:
-    names = [*SCRIPTS, "live.js"] if live else SCRIPTS
+def _code(scripts: tuple[str, ...], live: bool) -> str:
+    names = [*scripts, "live.js"] if live else scripts
     code = "".join((ASSETS / name).read_text(encoding="utf-8") for name in names)
     return f'"use strict";\n(() => {{\n{code}}})();\n'
 

@@ -2,11 +2,25 @@
 
 const ROLES = ["facilitation", "irrelevance", "interference"];
 
+function roleMap(one, state) {
+  const heads = one.role[0].length;
+  const opacity = one.role.map((row, layer) => row.map((role, head) => (role >= 0 ? one.means[ROLES[role]][layer][head] : 1)));
+  const describe = (place) => {
+    const [layer, head] = [Math.floor(place / heads), place % heads];
+    const role = one.role[layer][head];
+    const scores = ROLES.map((name) => `${name} ${fixed(one.means[name][layer][head], 2)} [${fixed(one.ends[name][0][layer][head], 2)}, ${fixed(one.ends[name][1][layer][head], 2)}]`);
+    return [`${headName(layer, head)}: ${role >= 0 ? ROLES[role] : "none"}`, ...scores];
+  };
+  return headMap({ title: `${titleOf(one.task)}: ${one.model}, ${plural(one.seeds, "seed")}`, values: one.role, kind: "roles", opacity, describe, onPick: (head) => state.set({ head }) });
+}
+
+const roleLegend = () => legendOf([...ROLES.map((role, at) => ({ label: role, colour: `role${at}` })), { label: "none of them", colour: "neither" }]);
+
 function roleSection(run) {
   const tasks = unique(run.checks.map((check) => check.task).concat(run.roles.map((one) => one.task)));
   const models = unique(run.checks.map((check) => check.model).concat(run.roles.map((one) => one.model)));
   const state = choices({ head: null });
-  const legend = legendOf([...ROLES.map((role, at) => ({ label: role, colour: `role${at}` })), { label: "none of them", colour: "neither" }]);
+  const legend = roleLegend();
   const panels = tasks.flatMap((task) => models.map((model) => {
     const found = run.ablations.find((one) => one.task === task && one.model === model);
     const title = `${titleOf(task)}: ${model}`;
@@ -18,17 +32,7 @@ function roleSection(run) {
     const series = ROLES.filter((role) => found.lines[role]).map((role) => ({ label: role, colour: `role${ROLES.indexOf(role)}`, k: found.k, ...found.lines[role] }));
     return curvePanel({ title, series, xLabel: "Number of ablated heads", yLabel: "Δ log P(target)", zero: true }).element;
   }));
-  const maps = run.roles.map((one) => {
-    const heads = one.role[0].length;
-    const opacity = one.role.map((row, layer) => row.map((role, head) => (role >= 0 ? one.means[ROLES[role]][layer][head] : 1)));
-    const describe = (place) => {
-      const [layer, head] = [Math.floor(place / heads), place % heads];
-      const role = one.role[layer][head];
-      const scores = ROLES.map((name) => `${name} ${fixed(one.means[name][layer][head], 2)} [${fixed(one.ends[name][0][layer][head], 2)}, ${fixed(one.ends[name][1][layer][head], 2)}]`);
-      return [`${headName(layer, head)}: ${role >= 0 ? ROLES[role] : "none"}`, ...scores];
-    };
-    return headMap({ title: `${titleOf(one.task)}: ${one.model}, ${plural(one.seeds, "seed")}`, values: one.role, kind: "roles", opacity, describe, onPick: (head) => state.set({ head }) });
-  });
+  const maps = run.roles.map((one) => roleMap(one, state));
   state.watch("head", ({ head }) => maps.forEach((map) => map.point(head)));
   const rows = run.roles.flatMap((one) => one.role.flatMap((row, layer) => row.map((role, head) => ({
     model: one.model, task: one.task, head: headName(layer, head), role: role >= 0 ? ROLES[role] : "none",
