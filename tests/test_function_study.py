@@ -15,14 +15,14 @@ from command import COMMAND_LINE, OFFLINE, headscope, killed_when, process
 
 import headscope as hs
 from headscope.functions.comet import Comet, Environment
-from headscope.report.figures.functions import BLUE, RED, Panel, Series, function_panels
+from headscope.report.figures.functions import BLUE, RED, Panel, Series, function_panels, panels_of
 from headscope.runs.run import read_manifest
 
 # Two functions, few questions: enough for every part of the study to have something to do.
 WORDS = (
     "functions", "nano", "--function", "retrieval,math-calculation", "--ranking", "probe,attribution", "--k", "2,4",
     "--draws", "2", "--n", "5", "--train", "8", "--shots", "1", "--max-new-tokens", "4", "--format", "png",
-    "--comet", "none", "--json",
+    "--comet", "none", "--embedder", "none", "--json",
 )  # fmt: skip
 
 
@@ -138,7 +138,8 @@ def test_a_file_of_ones_own(capfd, tmp_path: Path):
     path = tmp_path / "mine.json"
     path.write_text(json.dumps([*items, "broken"]))
     words = ("functions", "nano", "--data", path, "--ranking", "attribution", "--k", "2", "--draws", "1", "--n", "2",
-             "--shots", "1", "--max-new-tokens", "3", "--format", "png", "--comet", "none")  # fmt: skip
+             "--shots", "1", "--max-new-tokens", "3", "--format", "png", "--comet", "none",
+             "--embedder", "none")  # fmt: skip
     said = headscope(capfd, *words, "--out", tmp_path / "run")
     assert said.code == 0, said.err
     assert "1 items could not be used: item 7: expected an object, found a text" in said.err
@@ -155,7 +156,7 @@ def test_a_file_of_ones_own(capfd, tmp_path: Path):
         (("--ranking", "prob"), "Unknown ranking 'prob'. Known: probe, ablation, attribution."),
         (("--function", "magic"), "Unknown function 'magic'. Known: retrieval, knowledge-recall"),
         (("--function", "decision-making"), "has no questions of Decision-making"),
-        (("--k", "16,x"), "--k: expected numbers such as 16,32,64,128, found '16,x'"),
+        (("--k", "16,x"), "--k: expected numbers such as 1,2, found '16,x'"),
         (("--k", "0"), "--k must be at least 1, found 0"),
         (("--steps", "prompt"), "Unknown steps 'prompt'. Known: all, decode."),
         (("--format", "gif"), "Unknown format 'gif'"),
@@ -166,7 +167,9 @@ def test_a_file_of_ones_own(capfd, tmp_path: Path):
     ],
 )
 def test_bad_input(capfd, tmp_path: Path, words: tuple[str, ...], told: str):
-    said = headscope(capfd, "functions", "nano", *words, "--comet", "none", "--out", tmp_path / "run")
+    said = headscope(
+        capfd, "functions", "nano", "--embedder", "none", *words, "--comet", "none", "--out", tmp_path / "run"
+    )
     assert (said.code, said.out) == (2, ""), said
     assert said.err.startswith("Error: ")
     assert len(said.err.splitlines()) in (1, 2)
@@ -176,7 +179,7 @@ def test_bad_input(capfd, tmp_path: Path, words: tuple[str, ...], told: str):
 def panel(title: str, comet: bool) -> Panel:
     k, falling, flat = np.array([16, 32, 64, 128]), np.array([0.9, 0.7, 0.4, 0.1]), np.array([0.95, 0.9, 0.9, 0.8])
     series = Series(falling, flat, flat - 0.1, flat + 0.05, base=1.0)
-    return Panel(title, k, series, series if comet else None)
+    return Panel(title, k, series, *((series, "Comet") if comet else ()))
 
 
 def test_the_figure():
@@ -194,6 +197,25 @@ def test_the_figure():
     (legend,) = figure.legends
     labels = [text.get_text() for text in legend.get_texts()]
     assert labels[:4] == ["TopK Accuracy", "RandomK Accuracy", "TopK Comet", "RandomK Comet"]
+
+
+def test_without_comet_the_second_score_is_similarity_and_says_so():
+    base = [{"function": "retrieval", "accuracy": 1.0, "similarity": 1.0}]
+
+    def score(name: str) -> dict[str, float]:
+        return dict.fromkeys((f"top_{name}", f"random_{name}", f"random_{name}_low", f"random_{name}_high"), 0.5)
+
+    rows = [
+        {"ranking": "probe", "function": "retrieval", "k": k, **score("accuracy"), **score("similarity")}
+        for k in (1, 4)
+    ]
+    (panel,) = panels_of("probe", rows, base, heads=270)
+    figure = function_panels([panel])
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels[:4] == ["TopK Accuracy", "RandomK Accuracy", "TopK Similarity", "RandomK Similarity"]
+    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["1\n0.4%", "4\n1.5%"]
+    with_comet = panels_of("probe", [{**row, **score("comet")} for row in rows], [{**base[0], "comet": 0.9}])
+    assert with_comet[0].second_name == "Comet"
 
 
 def test_the_figure_says_that_comet_is_missing():

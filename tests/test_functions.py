@@ -20,7 +20,7 @@ from headscope.functions.causal import ablation, attribution, encode_prefix, enc
 from headscope.functions.cogqa import questions_of, read_cogqa
 from headscope.functions.embedding import embedder
 from headscope.functions.generation import Answer, Interventions, generate
-from headscope.functions.masking import choose, clipped, masks
+from headscope.functions.masking import choose, clipped, default_ks, masks
 from headscope.functions.probe import elbow, probe
 from headscope.functions.questions import FUNCTIONS, Question, split
 from headscope.functions.states import answer_states, highest_surprisal
@@ -211,7 +211,16 @@ def test_scores_of_answers():
     assert score_answers(["red"], ["green"], ["blue"])["accuracy"].tolist() == [0]
     same = np.ones((1, 2)) / 2**0.5
     assert score_answers(["red"], ["green"], ["blue"], embed=lambda _: same)["accuracy"].tolist() == [1]
+    # Cosine with the right answer, similarity with the unmasked one.
+    table = {"red": [1.0, 0.0], "green": [0.8, 0.6], "blue": [0.0, 1.0]}
+    both = score_answers(["red"], ["green"], ["blue"], embed=lambda texts: np.array([table[text] for text in texts]))
+    assert (both["cosine"].tolist(), both["similarity"].tolist()) == ([0.8], [0.0])
     assert scores["chrf"][0] < 1 == score_answers(["ice"], ["ice"], ["x"])["chrf"][0]
+
+
+@pytest.mark.parametrize(("heads", "ks"), [(1024, [1, 2, 16, 32, 64, 128]), (270, [1, 2, 4, 8, 17, 34]), (16, [1, 2])])
+def test_how_many_heads_are_masked_follows_the_models_size(heads: int, ks: list[int]):
+    assert default_ks(heads) == ks
 
 
 @torch.no_grad()

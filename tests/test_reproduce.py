@@ -21,7 +21,7 @@ TINY = Preset(
     edges={"methods": ["eap"], "n": 4, "points": 6},
     functions={
         "rankings": ["attribution"], "ks": [1, 2], "draws": 1, "n": 4, "train": 4, "ablated": 2, "shots": 1,
-        "alphas": [], "max_new_tokens": 2,
+        "alphas": [], "max_new_tokens": 2, "embedder": "none",
     },
     roles={"seeds": 1, "preset": "cpu", "n": 8, "held_out": 4, "compare": 0},
     sequences=8,

@@ -117,13 +117,14 @@ def _functions(findings: Findings) -> None:
     for row in findings["base"]:
         table.add_row(row["function"], str(row["n"]), f"{row['match']:.2f}")
     out.print(table)
-    comet = "top_comet" in findings["sweep"][0]
+    second = next((score for score in ("comet", "similarity") if f"top_{score}" in findings["sweep"][0]), "")
     columns = ["Ranking", "Function", "K", "TopK", "RandomK", "lowest to highest", "Below"]
-    table = Table(*columns, *(["TopK Comet", "RandomK Comet"] if comet else []), title="Accuracy with K heads masked")
+    columns += [f"TopK {second}", f"RandomK {second}"] if second else []
+    table = Table(*columns, title="Accuracy with K heads masked")
     for row in findings["sweep"]:
         band = f"{row['random_accuracy_low']:.2f} to {row['random_accuracy_high']:.2f}"
         cells = [f"{row['top_accuracy']:.2f}", f"{row['random_accuracy']:.2f}", band, "yes" if row["below"] else ""]
-        cells += [f"{row[f'{which}_comet']:.2f}" for which in ("top", "random")] if comet else []
+        cells += [f"{row[f'{which}_{second}']:.2f}" for which in ("top", "random")] if second else []
         table.add_row(row["ranking"], row["function"], str(row["k"]), *cells)
     out.print(table)
     for ranking in dict.fromkeys(row["ranking"] for row in findings["cross"]):

@@ -7,6 +7,7 @@
     rouge     ROUGE-1 (F) of the answer against the right one
     chrf      chrF of the answer against the right one
     cosine    of sentence embeddings of the answer and the right one; only where an embedder is given
+    similarity  the same of the answer and the unmasked model's
     accuracy  as in the paper: 1 where bleu > 0.8 or rouge > 0.6 or cosine > 0.6
 
 Accuracy therefore also counts an answer that masking leaves as wrong as it was: it asks what masking changes. Where the
@@ -42,7 +43,9 @@ def score_answers(
     }
     counts = (scores["bleu"] > BLEU) | (scores["rouge"] > ROUGE)
     if embed is not None:
-        scores["cosine"] = (embed(list(given)) * embed(list(gold))).sum(axis=1)
+        given_ND, gold_ND, unmasked_ND = (embed(list(texts)) for texts in (given, gold, unmasked))
+        scores["cosine"] = (given_ND * gold_ND).sum(axis=1)
+        scores["similarity"] = (given_ND * unmasked_ND).sum(axis=1)
         counts |= scores["cosine"] > COSINE
     return scores | {"accuracy": counts.astype(float)}
 

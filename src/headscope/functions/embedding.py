@@ -16,12 +16,15 @@ from transformers import AutoModel, AutoTokenizer
 from transformers.utils.hub import cached_file
 
 from headscope.errors import InputError
+from headscope.models.builtin import EMBEDDERS, builtin_folder
 
 BATCH = 64
 
 
 def embedder(name: str) -> Callable[[list[str]], np.ndarray]:
-    """The function from texts to embeddings (N, D) of the model called `name`."""
+    """The function from texts to embeddings, (N, D), of a built-in embedder, or of a folder's or the hub's model."""
+    if name in EMBEDDERS and not Path(name).is_dir():
+        name = str(builtin_folder(name))
     try:
         tokenizer = AutoTokenizer.from_pretrained(name)
         # Safetensors only: nothing that could run code is opened.
@@ -30,7 +33,7 @@ def embedder(name: str) -> Callable[[list[str]], np.ndarray]:
         first = str(error).strip().splitlines()[0][:200]
         raise InputError(
             f"{name} cannot be loaded as a sentence embedder: {first}\n"
-            "Give a folder or hub id of a sentence-transformers model with safetensors, or leave --embedder out."
+            "Give a folder or hub id of a sentence-transformers model with safetensors, or --embedder none."
         ) from error
     first_token = _pools_first_token(name)
 

@@ -15,7 +15,8 @@ from torch import Tensor
 from headscope.errors import InputError
 from headscope.records import Scores
 
-KS = (16, 32, 64, 128)
+# The paper's numbers, of 1,024 heads; and two small ones, so that the fall itself is seen.
+PAPER_KS, PAPER_HEADS, SMALL_KS = (16, 32, 64, 128), 1024, (1, 2)
 FACTOR = 1e-3
 Head = tuple[int, int]
 
@@ -36,6 +37,16 @@ def choose(scores: Scores, k: int, *, draws: int, seed: int) -> Choice:
     rest = order[k:]
     drawn = [[rest[i] for i in sorted(generator.permutation(len(rest))[:k])] for _ in range(draws)]
     return Choice(k, order[:k], drawn)
+
+
+def default_ks(total: int) -> list[int]:
+    """Numbers of heads to mask in a model of this many: the paper's shares, and small ones."""
+    return sorted({*SMALL_KS, *(of_paper(k, total) for k in PAPER_KS)})
+
+
+def of_paper(k: int, total: int) -> int:
+    """The same share of a model's heads as k of the paper's."""
+    return max(1, round(total * k / PAPER_HEADS))
 
 
 def clipped(ks: Iterable[int], total: int) -> list[int]:

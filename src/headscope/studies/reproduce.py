@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from headscope.functions.masking import PAPER_HEADS, default_ks, of_paper
 from headscope.methods.gating import preset_of as gate_preset
 from headscope.models import Model, load
 from headscope.records import ROLES, spread
@@ -80,7 +81,7 @@ PRESETS = {
         edges={"methods": ["eap"], "n": 6, "points": 12},
         functions={
             "rankings": ["attribution"], "draws": 2, "n": 8, "train": 8, "ablated": 4, "shots": 2, "alphas": [],
-            "max_new_tokens": 6,
+            "max_new_tokens": 6, "ks": [1, 4, 34],
         },
         roles={"seeds": 1, "preset": "quick", "n": 64, "held_out": 8, "compare": 0},
         sequences=16,
@@ -220,10 +221,14 @@ class _Parts:
         )
         study = study_functions(settings, out=self.out / "functions")
         ranking, numbers = settings.rankings[-1], []
+        heads = study.scores[ranking][0].values.size
+        same_share = {of_paper(k, heads): k for k in RETRIEVAL}
         for row in study.scored["sweep"]:
-            if row["function"] == "retrieval" and row["ranking"] == ranking and row["k"] in RETRIEVAL:
-                for which, published in zip(("top", "random"), RETRIEVAL[row["k"]], strict=True):
-                    what = f"retrieval: accuracy, {row['k']} {which.capitalize()}K heads masked"
+            if row["function"] == "retrieval" and row["ranking"] == ranking and row["k"] in same_share:
+                k = same_share[row["k"]]
+                for which, published in zip(("top", "random"), RETRIEVAL[k], strict=True):
+                    share = f"{k / PAPER_HEADS:.1%} of heads ({row['k']})"
+                    what = f"retrieval: accuracy, {which.capitalize()}K, {share} masked"
                     setting = f"{self.models[0]}, {ranking}; {settings.n} questions"
                     numbers.append(Number("003", what, published, f"{row[f'{which}_accuracy']:.2f}", setting))
         return [self.figure("003", "functions", f"functions-{ranking}")], numbers
@@ -275,7 +280,8 @@ def estimate(settings: ReproduceSettings, how: Preset | None = None) -> float:
         total += count * _tokens(model, TASKS) * how.edges["n"] * (scoring + 10 * how.edges.get("points", 31))
     if "003" in wanted:
         s = FunctionSettings(model=model.name, **how.functions)
-        variants = len(s.rankings) * (len(s.ks) * (1 + s.draws) + 4) + len(s.alphas)
+        ks = s.ks or default_ks(heads)
+        variants = len(s.rankings) * (len(ks) * (1 + s.draws) + 4) + len(s.alphas)
         total += 4 * (s.n * variants * 50 + s.train * 100 + s.ablated * 500 * len(s.rankings))
     if "004" in wanted:
         r = how.roles

@@ -129,7 +129,10 @@ class FunctionSettings(Drawn):
         ("probe", "attribution"), "How to find a function's heads: probe, ablation, attribution, or several.",
         flag="--ranking",
     )  # fmt: skip
-    ks: tuple[int, ...] = option((16, 32, 64, 128), "Numbers of heads to mask, separated by commas.", flag="--k", min=1)
+    ks: tuple[int, ...] = option(
+        (), "Numbers of heads to mask, separated by commas; by default 1, 2 and the paper's shares of all heads.",
+        flag="--k", min=1,
+    )  # fmt: skip
     draws: int = option(5, "Draws of random heads.", min=1)
     n: int = option(50, "Test questions per function.", short="-n", min=1)
     train: int = option(100, "Questions per function to find its heads with, at most.", min=2)
@@ -146,7 +149,9 @@ class FunctionSettings(Drawn):
         "auto", "COMET checkpoint (.ckpt file, folder, hub id); auto: the one set up; none.", identity=False
     )
     embedder: str = option(
-        "", "Sentence-transformers model for the cosine in the accuracy; none if not given.", identity=False
+        "all-MiniLM-L6-v2",
+        "Sentence-transformers model (name, folder, hub id) for the accuracy's cosine and for Similarity; none.",
+        identity=False,
     )
     seed: int = option(0, "Seed of the split, the probe and the random heads.")
 

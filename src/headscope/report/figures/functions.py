@@ -31,12 +31,14 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """One function: its accuracy, and its COMET where that was scored."""
+    """One function: its accuracy, and a second score where there is one."""
 
     title: str
     k: np.ndarray  # (P,)
     accuracy: Series
-    comet: Series | None = None
+    second: Series | None = None
+    second_name: str = ""  # Comet, or Similarity where that was not scored
+    heads: int | None = None  # of the model, for shares
 
 
 def function_panels(panels: Sequence[Panel], *, title: str = "", note: str = "", width: float | None = None) -> Figure:
@@ -45,15 +47,15 @@ def function_panels(panels: Sequence[Panel], *, title: str = "", note: str = "",
     for place, (axes, panel) in enumerate(zip(axes_row, panels, strict=True)):
         if place:
             axes.sharey(axes_row[0])
-        for series, colour in ((panel.accuracy, BLUE), (panel.comet, RED)):
+        for series, colour in ((panel.accuracy, BLUE), (panel.second, RED)):
             if series is not None:
                 _draw(axes, panel.k, series, colour)
         axes.set_xscale("log", base=2)
-        axes.set_xticks(panel.k, [str(int(k)) for k in panel.k])
+        axes.set_xticks(panel.k, [_count(int(k), panel.heads) for k in panel.k])
         axes.xaxis.set_ticks([], minor=True)
         if len(panel.k) > 1:
             axes.set_xlim(panel.k[0] / 1.25, panel.k[-1] * 1.25)
-        # (COMET may leave the range from 0 to 1.)
+        # (COMET and cosines may leave the range from 0 to 1.)
         low, high = axes.get_ylim()
         axes.set_ylim(min(-0.04, low), max(1.06, high))
         axes.set_yticks(np.linspace(0, 1, 6))
@@ -65,9 +67,9 @@ def function_panels(panels: Sequence[Panel], *, title: str = "", note: str = "",
         axes.set_xlabel("# Masked Heads", fontsize=8)
         if place == 0:
             axes.set_ylabel("Score", fontsize=8)
-    has_comet = any(panel.comet is not None for panel in panels)
+    second = next((panel.second_name for panel in panels if panel.second is not None), "")
     figure.legend(
-        handles=_legend(has_comet), loc="outside upper center", fontsize=7,
+        handles=_legend(second), loc="outside upper center", fontsize=7,
         **{"handlelength": 3.4, **legend_fit(5, width and width / 1.4)},
     )  # fmt: skip
     if words := " · ".join(part for part in (title, note) if part):
@@ -75,8 +77,11 @@ def function_panels(panels: Sequence[Panel], *, title: str = "", note: str = "",
     return figure
 
 
-def panels_of(ranking: str, sweep: Sequence[dict[str, Any]], base: Sequence[dict[str, Any]]) -> list[Panel]:
-    """A panel per function from the rows of a study's tables: K best against K random, and no heads masked."""
+def panels_of(
+    ranking: str, sweep: Sequence[dict[str, Any]], base: Sequence[dict[str, Any]], *, heads: int | None = None
+) -> list[Panel]:
+    """A panel per function from the rows of a study's tables: K best against K random, and no heads masked. The second
+    score is COMET, or the similarity of sentence embeddings where COMET was not scored. heads: of the model."""
     panels = []
     for reference in base:
         name: str = reference["function"]
@@ -86,9 +91,10 @@ def panels_of(ranking: str, sweep: Sequence[dict[str, Any]], base: Sequence[dict
             columns = [f"top_{score}", *(f"random_{score}{end}" for end in ("", "_low", "_high"))]
             return Series(*(np.array([row[c] for row in rows]) for c in columns), base=reference[score])
 
-        has_comet = bool(rows) and "top_comet" in rows[0]
+        second = next((score for score in ("comet", "similarity") if rows and f"top_{score}" in rows[0]), "")
         k = np.array([row["k"] for row in rows])
-        panels.append(Panel(TITLES.get(name, name), k, series("accuracy"), series("comet") if has_comet else None))
+        more = (series(second), second.capitalize()) if second else (None, "")
+        panels.append(Panel(TITLES.get(name, name), k, series("accuracy"), *more, heads))
     return panels
 
 
@@ -100,11 +106,15 @@ def _draw(axes, k: np.ndarray, series: Series, colour: str) -> None:
     axes.plot(k, series.top, linestyle="-", **style)
 
 
-def _legend(has_comet: bool) -> list[Line2D]:
+def _count(k: int, heads: int | None) -> str:
+    return f"{k}\n{k / heads:.1%}" if heads else str(k)
+
+
+def _legend(second: str) -> list[Line2D]:
     from matplotlib.lines import Line2D
 
     rows: list[tuple[str, str, Any]] = [("TopK Accuracy", BLUE, "-"), ("RandomK Accuracy", BLUE, "--")]
-    if has_comet:
-        rows += [("TopK Comet", RED, "-"), ("RandomK Comet", RED, "--")]
+    if second:
+        rows += [(f"TopK {second}", RED, "-"), (f"RandomK {second}", RED, "--")]
     handles = [Line2D([], [], color=c, linestyle=s, marker="o", markersize=3.5, label=label) for label, c, s in rows]
     return [*handles, Line2D([], [], color="0.4", linestyle=":", linewidth=0.7, label="no heads masked")]

@@ -35,7 +35,8 @@ class Functions(Outputs):
         figures: dict[str, Draw] = {}
         for ranking, scores in self.scores.items() if self.scored["base"] else ():
             model = scores[0].model if scores else settings.get("model", "")
-            panels = panels_of(ranking, self.scored["sweep"], self.scored["base"])
+            heads = scores[0].values.size if scores else None
+            panels = panels_of(ranking, self.scored["sweep"], self.scored["base"], heads=heads)
             title = f"{model}, heads by {ranking}, {settings.get('n')} questions each"
             note = "" if said.startswith("COMET by") else said
             figures[f"functions-{ranking}"] = partial(function_panels, panels, title=title, note=note)

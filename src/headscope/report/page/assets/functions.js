@@ -16,10 +16,11 @@ function functionSection(run) {
       const rows = sweep.filter((row) => row.ranking === ranking && row.function === name);
       const reference = base.find((row) => row.function === name) || {};
       const k = rows.map((row) => row.k);
-      const lines = ["accuracy", ...(rows.some((row) => known(row.top_comet)) ? ["comet"] : [])].flatMap((score, at) => [
+      const shown = ["accuracy", ...["comet", "similarity"].filter((score) => rows.some((row) => known(row[`top_${score}`]))).slice(0, 1)];
+      const lines = shown.flatMap((score, at) => [
         { label: `K best, ${score}`, colour: `c${at ? 2 : 0}`, k, mid: rows.map((row) => row[`top_${score}`]), dots: true },
         { label: `K random, ${score}`, colour: `c${at ? 2 : 0}`, dash: "dash", k, mid: rows.map((row) => row[`random_${score}`]), low: rows.map((row) => row[`random_${score}_low`]), high: rows.map((row) => row[`random_${score}_high`]), dots: true }]);
-      const levels = ["accuracy", "comet"].map((score, at) => ({ value: reference[score], colour: `c${at ? 2 : 0}` }));
+      const levels = shown.map((score, at) => ({ value: reference[score], colour: `c${at ? 2 : 0}` }));
       const values = thin([...lines.flatMap((one) => one.mid), 0, 1].filter(known));
       return { lines, ...curvePanel({ title: titleOf(name), series: lines, log: true, xTicks: ks, xLabel: "Masked heads", yLabel: "Score", yRange: [Math.min(...values) - 0.04, Math.max(...values) + 0.06], yTicks: [0, 0.5, 1], levels }) };
     });
