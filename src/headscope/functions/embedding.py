@@ -17,6 +17,7 @@ from transformers.utils.hub import cached_file
 
 from headscope.errors import InputError
 from headscope.models.builtin import EMBEDDERS, builtin_folder
+from headscope.models.weights import quiet
 
 BATCH = 64
 
@@ -26,9 +27,10 @@ def embedder(name: str) -> Callable[[list[str]], np.ndarray]:
     if name in EMBEDDERS and not Path(name).is_dir():
         name = str(builtin_folder(name))
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
-        # Safetensors only: nothing that could run code is opened.
-        hf = AutoModel.from_pretrained(name, use_safetensors=True).eval()
+        with quiet():
+            tokenizer = AutoTokenizer.from_pretrained(name)
+            # Safetensors only: nothing that could run code is opened.
+            hf = AutoModel.from_pretrained(name, use_safetensors=True).eval()
     except (OSError, ValueError, KeyError) as error:
         first = str(error).strip().splitlines()[0][:200]
         raise InputError(
