@@ -18,7 +18,9 @@ from headscope.records import (
     Circuit,
     Contrast,
     Curve,
+    Direct,
     EdgeScores,
+    Lens,
     Multipliers,
     Roles,
     Scores,
@@ -27,6 +29,7 @@ from headscope.records import (
 from headscope.records.showing import Shown
 from headscope.report.command import THRESHOLD
 from headscope.report.figures.circuits import circuit_graph, circuit_picture
+from headscope.report.figures.direct import direct_bars, lens_figure
 from headscope.report.figures.multipliers import multiplier_curve
 from headscope.report.figures.panels import curve_panels, head_grid, head_map
 from headscope.report.figures.roles import ablation_grid, role_map
@@ -96,4 +99,5 @@ def _contrast(found: Contrast, *, width: float | None = None) -> Figure:
 FIGURES: dict[type[Shown], Callable[..., Figure]] = {
     Scores: _scores, EdgeScores: _edges, Circuit: _circuit, Curve: _curve, Multipliers: multiplier_curve,
     Roles: role_map, Ablation: _ablation, Contrast: _contrast, Attention: open_heads, Sparsity: open_share,
+    Direct: direct_bars, Lens: lens_figure,
 }  # fmt: skip

@@ -78,7 +78,7 @@ def head_map(
 
 def about(record: Any, *more: str) -> str:
     """What stands above a figure: its task, model and method, as far as they are known, and more words."""
-    words = [word for word in (record.model, record.method, *more) if word]
+    words = [word for word in (record.model, getattr(record, "method", ""), *more) if word]
     return f"{TITLES.get(record.task, record.task) or 'Heads'}: {', '.join(words)}"
 
 
