@@ -27,6 +27,7 @@ from headscope.records import (
     Graph,
     Lens,
     Needed,
+    Patterns,
     Record,
     Roles,
     Scores,
@@ -57,6 +58,7 @@ RECORDS: list[Record] = [
          np.ones((3, 2)), ["<b>", "x"]),
     Lens("m", "ioi", ["embedding", "layer 0"], np.ones((2, 3)), np.ones((1, 2, 3)), np.ones((1, 2, 3), int),
          np.ones((1, 2, 3)), ["<b>", "x$"], [["a", "<b>", "c"]]),
+    Patterns("m", "repeated tokens", ["induction", "OV copying"], GATES - [[[0]], [[0.5]]]),
     Sparsity("s", "m", GATES[0], np.ones(2), np.ones(2), np.ones(2), np.zeros(2), {}, {"seed": 0}),
 ]  # fmt: skip
 SMALL = [Check("m", "ioi", 4, 0.75, "logit difference", 1.0, -1.0), multiplier(*CURVES), Needed(3.0, None, 4.0)]

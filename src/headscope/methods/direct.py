@@ -89,7 +89,7 @@ def asked_positions(task: Task, positions: str, model: Model) -> list[list[str]]
             f'positions="each" needs prompts of one length; those of {task.name} have {min(lengths)} to {max(lengths)} '
             "tokens. Take those of one length, or the answer's position."
         )
-    return [[model.tokenizer.decode([token]) for token in row] for row in task.clean_ids]
+    return [[str(model.tokenizer.decode([token])) for token in row] for row in task.clean_ids]
 
 
 def _best(logits_BPV: Tensor, tokens_BPA: Tensor, has_BPA: Tensor) -> Tensor:

@@ -58,7 +58,7 @@ def lens(model: Model, task: Task, *, positions: Where = "answer") -> Lens:
     found = per_prompt(model, task, run, f"Logit lens of {model.name} on {task.name}", purpose="edge prompts")
     value, likeliest, probability = (part if positions == "each" else part[..., 0] for part in found.swapaxes(0, 1))
     known, places = np.unique(likeliest.astype(int), return_inverse=True)
-    words = [model.tokenizer.decode([int(token)]) for token in known]
+    words = [str(model.tokenizer.decode([int(token)])) for token in known]
     points = ["embedding", *(f"layer {layer}" for layer in range(model.n_layers))]
     settings = {"n": len(task), "seed": task.seed, "prompts": task.digest, "positions": positions}
     places = places.reshape(likeliest.shape)

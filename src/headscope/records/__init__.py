@@ -17,6 +17,7 @@ from headscope.records.multiplier import (
     multipliers,
     needed,
 )
+from headscope.records.patterns import Patterns
 from headscope.records.record import FORMAT, Record
 from headscope.records.roles import (
     ROLE_THRESHOLD,
@@ -37,7 +38,7 @@ from headscope.records.table import Table
 __all__ = [
     "BASELINES", "CHOICES", "FORMAT", "ROLES", "ROLE_THRESHOLD", "SHARES", "SPLITS", "THRESHOLDS", "Ablation",
     "Attention", "Check", "Circuit", "Contrast", "Curve", "Direct", "EdgeScores", "Graph", "Head", "Lens", "Multiplier",
-    "Multipliers", "Needed", "Record", "Roles", "Scores", "Sparsity", "Table", "against_patching", "agreement",
-    "area_multiplier", "correlation", "crossing", "head_name", "is_naming", "multiplier", "multipliers", "needed",
-    "parse_head", "ranks", "resampled", "spread", "which_heads",
+    "Multipliers", "Needed", "Patterns", "Record", "Roles", "Scores", "Sparsity", "Table", "against_patching",
+    "agreement", "area_multiplier", "correlation", "crossing", "head_name", "is_naming", "multiplier", "multipliers",
+    "needed", "parse_head", "ranks", "resampled", "spread", "which_heads",
 ]  # fmt: skip

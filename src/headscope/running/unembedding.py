@@ -52,7 +52,7 @@ class Unembedding:
         Returns:
             Direction (B, P, A, D) and constant (B, P, A), in double precision: logit = direction . stream + constant.
         """
-        gain_D, bias_D, centres = self._norm_parts(stream_BPD)
+        gain_D, bias_D, centres = norm_parts(self.norm, stream_BPD)
         x_BPD, y_BPD = stream_BPD.double(), self.norm(stream_BPD).double() - bias_D
         moved_BPD = gain_D * (x_BPD - x_BPD.mean(-1, keepdim=True) if centres else x_BPD)
         # The size that makes `moved` what the norm put out.
@@ -71,17 +71,21 @@ class Unembedding:
         share_BPA = torch.where(logit_BPA == 0, 1.0, share_BPA)
         return direction_BPAD * share_BPA[..., None], constant_BPA * share_BPA
 
-    def _norm_parts(self, like: Tensor) -> tuple[Tensor, Tensor, bool]:
-        """Gain (D,), bias (D,), and whether the norm takes the mean away first."""
-        D = like.shape[-1]
-        known_D = torch.tensor([1.0, -1.0] * (D // 2) + [0.0] * (D % 2), device=like.device)
-        if D % 2:
-            known_D[-3:] = torch.tensor([1.0, 1.0, -2.0])
-        # (So large that the norm's epsilon is nothing beside it.)
-        large_D = 1000 * known_D
-        bias_D, put_D, shifted_D = (
-            self.norm(x_D.to(like.dtype)[None, None])[0, 0].double()
-            for x_D in (torch.zeros_like(known_D), large_D, large_D + 500)
-        )
-        gain_D = (put_D - bias_D) * known_D.double().pow(2).mean().sqrt() / known_D.double()
-        return gain_D, bias_D, bool((shifted_D - put_D).abs().max() < 0.05 * (put_D - bias_D).abs().max())
+
+def norm_parts(norm: nn.Module, like: Tensor) -> tuple[Tensor, Tensor, bool]:
+    """Gain (D,) and bias (D,) of a norm, and whether it takes the mean away first. like: a stream, for its width and
+    kind of numbers."""
+    D = like.shape[-1]
+    known_D = torch.tensor([1.0, -1.0] * (D // 2) + [0.0] * (D % 2), device=like.device)
+    if D % 2:
+        known_D[-3:] = torch.tensor([1.0, 1.0, -2.0])
+    if isinstance(norm, nn.Identity):
+        return torch.ones(D, device=like.device).double(), torch.zeros(D, device=like.device).double(), False
+    # (So large that the norm's epsilon is nothing beside it.)
+    large_D = 1000 * known_D
+    bias_D, put_D, shifted_D = (
+        norm(x_D.to(like.dtype)[None, None])[0, 0].double()
+        for x_D in (torch.zeros_like(known_D), large_D, large_D + 500)
+    )
+    gain_D = (put_D - bias_D) * known_D.double().pow(2).mean().sqrt() / known_D.double()
+    return gain_D, bias_D, bool((shifted_D - put_D).abs().max() < 0.05 * (put_D - bias_D).abs().max())
