@@ -22,9 +22,12 @@ from headscope.records import (
     Check,
     Circuit,
     Contrast,
+    Direct,
     EdgeScores,
     Graph,
+    Lens,
     Needed,
+    Patterns,
     Record,
     Roles,
     Scores,
@@ -47,6 +50,15 @@ RECORDS: list[Record] = [
     Ablation("m", "syntax", np.arange(3), RANDOM.normal(size=(3, 2, 3, 4))),
     Contrast("m", "syntax", "math", GATES, np.ones(2), np.zeros(2), [1.0, 0.5]),
     Attention("m", "ioi", [["a", "<b>", "c"]], np.tril(np.ones((1, 2, 3, 3, 3), np.float16))),
+    Direct("m", "ioi", ["embedding", "L0.H0", "M0", "biases"], RANDOM.normal(size=4), RANDOM.normal(size=(2, 4)),
+           np.ones(2)),
+    Direct("m", "ioi", ["L0.H0", "M0"], RANDOM.normal(size=(2, 3)), np.ones((2, 2, 3)), np.ones((2, 3)),
+           [["a", "<b>", "c"], ["a", "$b", "c"]]),
+    Lens("m", "ioi", ["embedding", "layer 0"], np.ones(2), RANDOM.normal(size=(3, 2)), np.ones((3, 2), int),
+         np.ones((3, 2)), ["<b>", "x"]),
+    Lens("m", "ioi", ["embedding", "layer 0"], np.ones((2, 3)), np.ones((1, 2, 3)), np.ones((1, 2, 3), int),
+         np.ones((1, 2, 3)), ["<b>", "x$"], [["a", "<b>", "c"]]),
+    Patterns("m", "repeated tokens", ["induction", "OV copying"], GATES - [[[0]], [[0.5]]]),
     Sparsity("s", "m", GATES[0], np.ones(2), np.ones(2), np.ones(2), np.zeros(2), {}, {"seed": 0}),
 ]  # fmt: skip
 SMALL = [Check("m", "ioi", 4, 0.75, "logit difference", 1.0, -1.0), multiplier(*CURVES), Needed(3.0, None, 4.0)]
@@ -73,7 +85,10 @@ def test_what_the_rows_say():
     layer, head = np.unravel_index(np.abs(SCORES.values).argmax(), (2, 3))
     assert (best["rank"], best["head"], best["score"]) == (1, f"L{layer}.H{head}", SCORES.values[layer, head])
     assert [row[-2:] for row in EDGES.rows(2)] == [(EDGES.graph.edges[5], 3.0), (EDGES.graph.edges[1], -2.0)]
-    weights = {(row["query"], row["key"]): row["weight"] for row in RECORDS[-2].table().dicts()}
+    weights = {
+        (row["query"], row["key"]): row["weight"]
+        for row in next(one for one in RECORDS if isinstance(one, Attention)).table().dicts()
+    }
     assert set(weights) == {(0, 0), (1, 0), (1, 1), (2, 0), (2, 1), (2, 2)}
     assert Check("m", "ioi", 4, 0.75, "x", 1.0, 2.0).table().rows == [("m", "ioi", 4, 0.75, "x", 1.0, 2.0)]
 

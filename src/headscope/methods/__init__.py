@@ -8,19 +8,22 @@ from headscope.methods.ablation import ablation
 from headscope.methods.attribution import attribution
 from headscope.methods.attribution_ig import attribution_ig
 from headscope.methods.contrastive import contrastive
+from headscope.methods.direct import direct
 from headscope.methods.eap import eap
 from headscope.methods.eap_ig import eap_ig
 from headscope.methods.edge_patching import edge_patching
 from headscope.methods.edge_random import edge_random
 from headscope.methods.gating import gating
 from headscope.methods.gradient import gradient
+from headscope.methods.lens import lens
 from headscope.methods.patching import patching
+from headscope.methods.patterns import patterns
 from headscope.methods.random import random
 from headscope.records import EdgeScores, Scores
 
 __all__ = [
-    "EDGE_METHODS", "METHODS", "ablation", "attribution", "attribution_ig", "contrastive", "eap", "eap_ig",
-    "edge_patching", "edge_random", "gating", "gradient", "patching", "random",
+    "EDGE_METHODS", "METHODS", "ablation", "attribution", "attribution_ig", "contrastive", "direct", "eap",
+    "eap_ig", "edge_patching", "edge_random", "gating", "gradient", "lens", "patching", "patterns", "random",
 ]  # fmt: skip
 
 METHODS: dict[str, Callable[..., Scores]] = {

@@ -4,6 +4,7 @@ from headscope.records.attention import Attention
 from headscope.records.check import Check
 from headscope.records.circuit import Circuit, Head, is_naming, which_heads
 from headscope.records.curve import BASELINES, SHARES, Curve, resampled
+from headscope.records.direct import Direct, Lens
 from headscope.records.graph import CHOICES, SPLITS, Graph, head_name, parse_head
 from headscope.records.multiplier import (
     THRESHOLDS,
@@ -16,6 +17,7 @@ from headscope.records.multiplier import (
     multipliers,
     needed,
 )
+from headscope.records.patterns import Patterns
 from headscope.records.record import FORMAT, Record
 from headscope.records.roles import (
     ROLE_THRESHOLD,
@@ -35,8 +37,8 @@ from headscope.records.table import Table
 
 __all__ = [
     "BASELINES", "CHOICES", "FORMAT", "ROLES", "ROLE_THRESHOLD", "SHARES", "SPLITS", "THRESHOLDS", "Ablation",
-    "Attention", "Check", "Circuit", "Contrast", "Curve", "EdgeScores", "Graph", "Head", "Multiplier", "Multipliers",
-    "Needed", "Record", "Roles", "Scores", "Sparsity", "Table", "against_patching", "agreement", "area_multiplier",
-    "correlation", "crossing", "head_name", "is_naming", "multiplier", "multipliers", "needed", "parse_head", "ranks",
-    "resampled", "spread", "which_heads",
+    "Attention", "Check", "Circuit", "Contrast", "Curve", "Direct", "EdgeScores", "Graph", "Head", "Lens", "Multiplier",
+    "Multipliers", "Needed", "Patterns", "Record", "Roles", "Scores", "Sparsity", "Table", "against_patching",
+    "agreement", "area_multiplier", "correlation", "crossing", "head_name", "is_naming", "multiplier", "multipliers",
+    "needed", "parse_head", "ranks", "resampled", "spread", "which_heads",
 ]  # fmt: skip

@@ -18,8 +18,11 @@ from headscope.records import (
     Circuit,
     Contrast,
     Curve,
+    Direct,
     EdgeScores,
+    Lens,
     Multipliers,
+    Patterns,
     Roles,
     Scores,
     Sparsity,
@@ -27,8 +30,9 @@ from headscope.records import (
 from headscope.records.showing import Shown
 from headscope.report.command import THRESHOLD
 from headscope.report.figures.circuits import circuit_graph, circuit_picture
+from headscope.report.figures.direct import direct_bars, lens_figure
 from headscope.report.figures.multipliers import multiplier_curve
-from headscope.report.figures.panels import curve_panels, head_grid, head_map
+from headscope.report.figures.panels import about, curve_panels, head_grid, head_grids, head_map
 from headscope.report.figures.roles import ablation_grid, role_map
 from headscope.report.figures.sparsity import open_heads, open_share
 from headscope.report.page.piece import piece_of
@@ -93,7 +97,13 @@ def _contrast(found: Contrast, *, width: float | None = None) -> Figure:
     return head_grid(found.gates.mean(0), title=title, colours="Blues", limits=(0, 1), scale=scale, width=width)[0]
 
 
+def _patterns(patterns: Patterns, **how: Any) -> Figure:
+    named = dict(zip(patterns.names, patterns.values, strict=True))
+    return head_grids(named, title=about(patterns), **how)
+
+
 FIGURES: dict[type[Shown], Callable[..., Figure]] = {
     Scores: _scores, EdgeScores: _edges, Circuit: _circuit, Curve: _curve, Multipliers: multiplier_curve,
     Roles: role_map, Ablation: _ablation, Contrast: _contrast, Attention: open_heads, Sparsity: open_share,
+    Direct: direct_bars, Lens: lens_figure, Patterns: _patterns,
 }  # fmt: skip

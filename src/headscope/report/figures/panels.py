@@ -78,7 +78,7 @@ def head_map(
 
 def about(record: Any, *more: str) -> str:
     """What stands above a figure: its task, model and method, as far as they are known, and more words."""
-    words = [word for word in (record.model, record.method, *more) if word]
+    words = [word for word in (record.model, getattr(record, "method", ""), *more) if word]
     return f"{TITLES.get(record.task, record.task) or 'Heads'}: {', '.join(words)}"
 
 
@@ -103,6 +103,22 @@ def head_grid(
     bar.ax.tick_params(labelsize=6)
     bar.set_label(scale, fontsize=6.5)
     return figure, axes, flat
+
+
+def head_grids(named: Mapping[str, np.ndarray], *, title: str, width: float | None = None) -> Figure:
+    """A grid of heads for each of several (L, H) arrays, from 0 to 1, or from -1 to 1 where one has values below 0."""
+    figure, panels = panel_grid(len(named), (2.2, 2.0), width)
+    for axes, (name, values_LH) in zip(panels, named.items(), strict=True):
+        flat = values_LH.shape[0] > values_LH.shape[1]
+        values = values_LH.T if flat else values_LH
+        look = {"cmap": "PuOr_r", "vmin": -1} if (values < 0).any() else {"cmap": "Blues", "vmin": 0}
+        image = axes.imshow(values, vmax=1, aspect="auto", interpolation="nearest", **look)
+        label_heads(axes, *values.shape, flat)
+        axes.set_xticks(range(0, values.shape[1], math.ceil(values.shape[1] / 6)))
+        axes.set_title(name, fontsize=8, loc="left")
+        figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02).ax.tick_params(labelsize=6)
+    figure.suptitle(title, fontsize=8, x=0.01, ha="left")
+    return figure
 
 
 def cell_of(columns: int, width: float) -> float:
