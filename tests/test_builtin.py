@@ -284,7 +284,7 @@ def test_an_embedder_comes_from_a_wheel_too(wheels: Path, tmp_path: Path, monkey
     texts = ["w5 w6", "w7"]
     np.testing.assert_array_equal(embedder("tiny")(texts), embedder(str(folder))(texts))
     there = {str(path.relative_to(builtin_folder("tiny"))) for path in builtin_folder("tiny").rglob("*.json")}
-    assert there == {"config.json", "tokenizer.json", "tokenizer_config.json", "1_Pooling/config.json"}
+    assert there >= {"config.json", "tokenizer.json", "tokenizer_config.json", "1_Pooling/config.json"}
 
 
 def test_no_network_and_no_embedder(wheels: Path, tmp_path: Path):

@@ -79,7 +79,7 @@ def test_it_leaves_a_whole_folder(run):
     folder, printed = run
     manifest = read_manifest(folder)
     assert manifest["finished"] >= manifest["started"]
-    assert {path.name for path in folder.iterdir()} == {".lock", "manifest.json", *manifest["files"]}
+    assert {path.name for path in folder.iterdir()} == {".lock", ".manifest.json", "manifest.json", *manifest["files"]}
     assert (folder / "functions-probe.png").read_bytes().startswith(b"\x89PNG")
     with (folder / "sweep.csv").open() as file:
         rows = list(csv.DictReader(file))

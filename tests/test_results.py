@@ -20,6 +20,7 @@ from safetensors.numpy import save_file
 import headscope
 from headscope.errors import InputError, SetupError
 from headscope.records import Circuit, Curve, EdgeScores, Graph, Record, Scores, Table
+from headscope.records.checksums import sha256
 from headscope.records.files import whole_file, write_bytes, write_json
 from headscope.runs.manifest import Manifest
 from headscope.runs.run import Run, read_manifest
@@ -300,7 +301,11 @@ def test_a_manifest_says_everything(tmp_path: Path):
     assert manifest["versions"].keys() == {"headscope", "torch", "transformers", "numpy"}
     assert manifest["versions"]["numpy"] == np.__version__
     assert manifest["started"] <= manifest["finished"]
-    assert sorted(path.name for path in run.folder.iterdir()) == ["manifest.json", "scores.safetensors"]
+    assert sorted(path.name for path in run.folder.iterdir()) == [
+        ".manifest.json",
+        "manifest.json",
+        "scores.safetensors",
+    ]
 
 
 def test_the_same_settings_resume(tmp_path: Path):
@@ -308,21 +313,27 @@ def test_the_same_settings_resume(tmp_path: Path):
     # Tuples come back as lists; that is no difference.
     again = Run.open(tmp_path, command="heads", settings={**ASKED, "models": ("a", "b")})
     assert again.manifest == first.manifest
-    assert again.has("scores.safetensors")
-    assert not again.has("other.safetensors")
+    assert again.is_whole("scores.safetensors")
     again.note_model("a", FACTS)
     again.add("scores.safetensors")
     assert again.manifest.files == ["scores.safetensors"]
     same(Scores.load(again.path("scores.safetensors")), SCORES)
 
 
-def test_a_file_counts_only_when_whole_and_there(tmp_path: Path):
+def test_a_file_counts_only_when_it_is_noted(tmp_path: Path):
     run = started(tmp_path)
     # A kill between writing the file and noting it: the unit is done again.
     CIRCUIT.save(run.path("unnoted.safetensors"))
-    assert not Run.open(tmp_path, command="heads", settings=ASKED).has("unnoted.safetensors")
-    run.path("scores.safetensors").unlink()
-    assert not Run.open(tmp_path, command="heads", settings=ASKED).has("scores.safetensors")
+    again = Run.open(tmp_path, command="heads", settings=ASKED)
+    assert not again.is_whole("unnoted.safetensors")
+    # What is about to take a name is known before it does, and what was there is known until then.
+    run.expect("scores.safetensors", sha256(run.path("unnoted.safetensors")))
+    again = Run.open(tmp_path, command="heads", settings=ASKED)
+    assert again.is_whole("scores.safetensors")
+    run.path("unnoted.safetensors").replace(run.path("scores.safetensors"))
+    assert again.is_whole("scores.safetensors")
+    run.path("scores.safetensors").write_bytes(b"other")
+    assert not again.is_whole("scores.safetensors")
 
 
 @pytest.mark.parametrize(

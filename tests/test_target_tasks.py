@@ -174,7 +174,7 @@ def test_the_role_study(capfd, tmp_path: Path):
     with (tmp_path / "run" / "roles.csv").open() as file:
         assert len(list(csv.DictReader(file))) == 16
     there = {path.name for path in (tmp_path / "run").iterdir()}
-    assert there == {".lock", "manifest.json", *read_manifest(tmp_path / "run")["files"]}
+    assert there == {".lock", ".manifest.json", "manifest.json", *read_manifest(tmp_path / "run")["files"]}
     before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "run").glob("*.safetensors")}
     assert json.loads(headscope(capfd, *words).out) == printed
     assert before == {path.name: path.stat().st_mtime_ns for path in (tmp_path / "run").glob("*.safetensors")}

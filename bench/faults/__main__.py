@@ -42,8 +42,8 @@ def run(group: str, seed: int, n: int) -> list[Trial]:
         done.append(trial)
         if not trial.ok:
             print(f"WRONG {trial.group}: {trial.name}: {trial.detail}", flush=True)
-        elif sys.stderr.isatty():
-            print(f"\r{group}: {len(done)} of {n}", end="", file=sys.stderr)
+        elif n <= 100:
+            print(f"{group} {len(done)} of {n}: {trial.name}: as it must be", file=sys.stderr, flush=True)
     print(f"{group}: {len(done)} trials in {time.monotonic() - began:.0f} s", file=sys.stderr)
     return done
 

@@ -3,6 +3,7 @@ tests see plain iteration."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -49,6 +50,15 @@ def bar(title: str, total: float | None = None, *, unit: str = "steps") -> Itera
         yield line
     finally:
         line.close()
+
+
+def tell(text: str) -> None:
+    """A line for people, on standard error, above the bars where some are shown."""
+    progress = _SHOWN.get()
+    if progress is not None and not progress.disable:
+        progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+    else:
+        print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager

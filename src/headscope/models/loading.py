@@ -27,6 +27,7 @@ from headscope.models.attention import install, uninstall
 from headscope.models.builtin import BUILTIN, builtin_folder, folder_of
 from headscope.models.model import Model
 from headscope.models.weights import quiet, read_weights
+from headscope.records.checksums import damaged_files
 
 DTYPES = {name: getattr(torch, name) for name in ("float32", "float16", "bfloat16", "float64")}
 
@@ -161,6 +162,11 @@ def _read_folder(folder: Path, dtype: torch.dtype | str) -> tuple[PreTrainedMode
         raise InputError(f"{folder / 'config.json'} cannot be read as JSON: {error}.") from error
     if not isinstance(config, dict):
         raise InputError(f"{folder / 'config.json'} must hold a JSON object, found {type(config).__name__}.")
+    if damaged := damaged_files(folder):
+        raise InputError(
+            f"{folder / damaged[0]} is damaged or missing: it is not what was written there.\nFetch the model again, "
+            "or give the command that made it (`headscope sparsify`) again."
+        )
     if not list(folder.glob("*.safetensors")):
         pickles = [p.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for p in folder.glob(pattern)]
         if pickles:

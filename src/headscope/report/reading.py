@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,7 +14,8 @@ from safetensors import SafetensorError, safe_open
 
 from headscope.errors import InputError
 from headscope.records import Check, Record
-from headscope.runs.run import read_manifest
+from headscope.records.checksums import sha256
+from headscope.runs.manifest import Manifest
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
@@ -30,8 +32,10 @@ class Reading:
         self.within = within
         self.strict = strict
         self.notes: list[str] = []
+        self._sha256s: Callable[[str], list[str]] = lambda name: []
         try:
-            self.manifest = {**EMPTY, **read_manifest(folder)}
+            read = Manifest.read(folder)
+            self.manifest, self._sha256s = {**EMPTY, **read.as_dict()}, read.sha256s
             if odd := [name for name, part in EMPTY.items() if not isinstance(self.manifest[name], type(part))]:
                 raise InputError(f"{folder / 'manifest.json'} is no manifest of a run: its {odd[0]} cannot be read.")
         except InputError as error:
@@ -97,12 +101,29 @@ class Reading:
             return self._note(f"{name} lies outside the run folder.")
         if not (self.folder / name).exists():
             return self._note(f"{name} is missing.")
-        return self.made(name, read)
+        return self.made(name, lambda: self._verified(name, read))
+
+    def _verified(self, name: str, read: Callable[[], T]) -> T:
+        if (known := self._sha256s(name)) and sha256_of(self.folder / name) not in known:
+            raise ValueError("it is not what this run saved")
+        return read()
 
     def _note(self, text: str) -> None:
         if self.strict:
             raise InputError(f"{self.folder}: {text} Give the run's command again to have it made.")
         self.notes.append(text)
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, which is read again only when it has changed: a page asks often, and checkpoints are
+    large."""
+    stat = path.stat()
+    return _sha256_of(path, stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=4096)
+def _sha256_of(path: Path, size: int, time: int) -> str:
+    return sha256(path)
 
 
 def plain(value: Any) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 from headscope.errors import InputError
 from headscope.report.figures.panels import save_figure
 from headscope.report.outputs import FORMATS, outputs_of
+from headscope.runs.names import file_name
 
 INCHES = {"in": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72}
 NARROWEST, WIDEST = 1.5, 40.0
@@ -28,7 +29,9 @@ def redraw(
     paths = []
     for name in only or known:
         figure = known[name](width=width)
-        paths += [save_figure(figure, out / f"{name}.{ending}", exact=width is not None) for ending in formats]
+        paths += [
+            save_figure(figure, out / f"{file_name(name)}.{ending}", exact=width is not None) for ending in formats
+        ]
     return paths
 
 

@@ -9,7 +9,6 @@ Shape letters: C gate matrices, B prompts per matrix and update, R = C * B rows,
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,13 +17,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 from torch import Tensor
 
-from headscope.errors import InputError
 from headscope.models.model import Model
-from headscope.records.files import write_bytes
+from headscope.records.sealed import read_sealed, write_sealed
 from headscope.running.batching import in_parts
 from headscope.running.interventions import gated
 from headscope.running.targets import Targets, token_log_probs
@@ -94,18 +90,14 @@ class Fit:
     def save(self, path: Path, about: dict[str, Any]) -> None:
         arrays = {"m": self.m_CLH, "mean": self.mean_CLH, "square": self.square_CLH}
         rest = {"seeds": self.seeds, "update": self.update, "losses": self.losses, **about}
-        data = save({name: value.numpy() for name, value in arrays.items()}, metadata={"fit": json.dumps(rest)})
-        write_bytes(path, data)
+        write_sealed(path, {name: value.numpy() for name, value in arrays.items()}, rest)
 
     @classmethod
     def load(cls, path: Path) -> tuple[Fit, dict[str, Any]]:
-        try:
-            with safe_open(path, framework="numpy") as file:
-                rest = json.loads(file.metadata()["fit"])
-                m, mean, square = (torch.from_numpy(file.get_tensor(name)) for name in ("m", "mean", "square"))
-            return cls(m, rest.pop("seeds"), mean, square, rest.pop("update"), rest.pop("losses")), rest
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{path} is no checkpoint of a fit: {error}. Delete it to start anew.") from error
+        """A fit and what is said about it; ValueError where the file is not what was saved."""
+        arrays, rest = read_sealed(path)
+        m, mean, square = (torch.from_numpy(arrays[name]) for name in ("m", "mean", "square"))
+        return cls(m, rest.pop("seeds"), mean, square, rest.pop("update"), rest.pop("losses")), rest
 
 
 def batch_rows(n: int, batch: int, seed: int, update: int) -> list[int]:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from headscope.errors import InputError, SetupError
+from headscope.errors import InputError
+from headscope.records.files import refused
 
 
 @contextmanager
@@ -20,18 +21,18 @@ def held(folder: Path) -> Iterator[None]:
     """Hold the folder for a block. The lock is the operating system's, so it ends with the process that has it, also
     when that is killed; who has it stands in a file beside it, for people."""
     lock, holder = FileLock(folder / ".lock"), folder / ".holder.json"
-    try:
+    with refused(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire(blocking=False)
-    except Timeout:
-        raise InputError(
-            f"{folder} is in use: {_said(holder)}.\nWait until that has ended, or give another --out."
-        ) from None
-    except OSError as error:
-        raise SetupError(f"Cannot write {folder}: {error.strerror}. Choose another place.") from error
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            raise InputError(
+                f"{folder} is in use: {_said(holder)}.\nWait until that has ended, or give another --out."
+            ) from None
     try:
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        holder.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": now}))
+        with refused(holder):
+            holder.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": now}))
         yield
     finally:
         holder.unlink(missing_ok=True)

@@ -10,10 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from headscope.errors import InputError
+from headscope.progress import tell
+from headscope.records.checksums import sealed, unsealed
 from headscope.records.files import write_json
 
 # 2: units are kept with their keys, and the command's words are kept.
 FORMAT = 2
+NAME = "manifest.json"
+# A second one, for the case that the first is damaged.
+COPY = ".manifest.json"
+
+
+class OtherFormat(InputError):
+    """A manifest of another version of Headscope."""
 
 
 def now() -> str:
@@ -39,7 +48,8 @@ class Manifest:
     shown: dict[str, Any]  # what only figures, tables and the terminal depend on, as last asked
     words: list[str]  # the command's arguments and options, as one types them
     models: dict[str, Any]
-    units: dict[str, Any]  # by file: the key of what it holds, and the SHA-256 of its bytes
+    # By file: the SHA-256 of its bytes, for units the key of what it holds, and "next" while it is being replaced.
+    units: dict[str, Any]
     files: list[str]
     timings: dict[str, Any]
     started: str = field(default_factory=now)
@@ -48,9 +58,9 @@ class Manifest:
     format: int = FORMAT
 
     @classmethod
-    def read(cls, folder: Path) -> Manifest:
-        """The manifest of a folder; what is none, or of another format, is told."""
-        path = folder / "manifest.json"
+    def read(cls, folder: Path, name: str = NAME) -> Manifest:
+        """The manifest of a folder; what is none, damaged, or of another format, is told."""
+        path = folder / name
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             if missing := {"command", "settings", "models", "files"} - found.keys():
@@ -59,11 +69,15 @@ class Manifest:
             raise InputError(f"{path} is not the manifest of a run: {error}.") from error
         if (written := found.get("format")) != FORMAT:
             newer = isinstance(written, int) and written > FORMAT
-            raise InputError(
+            raise OtherFormat(
                 f"{folder} was written by {'a newer' if newer else 'an earlier'} version of Headscope (format "
                 f"{written}; this one has {FORMAT}). {'Update Headscope' if newer else 'Make the run again'}, or give "
                 "another folder."
             )
+        try:
+            found = unsealed(found)
+        except ValueError as error:
+            raise InputError(f"{path} is not the manifest of a run: {error}.") from error
         kinds = {"settings": dict, "shown": dict, "models": dict, "units": dict, "timings": dict, "files": list}
         known = {f.name: found[f.name] for f in fields(cls) if f.name in found}
         lacking = [f.name for f in fields(cls) if f.default is f.default_factory is MISSING and f.name not in found]
@@ -72,8 +86,31 @@ class Manifest:
             raise InputError(f"{path} is not the manifest of a run: its {[*odd, 'command'][0]} cannot be read.")
         return cls(**known)
 
+    @classmethod
+    def resume(cls, folder: Path) -> Manifest:
+        """The manifest for whoever goes on with the run: its copy, where it is damaged or gone and the copy is whole.
+        (What the copy does not know yet is made again.)"""
+        try:
+            return cls.read(folder)
+        except OtherFormat:
+            raise
+        except InputError as error:
+            try:
+                manifest = cls.read(folder, COPY)
+            except InputError:
+                raise error from None
+            tell(f"{error} Its copy {COPY} is whole, and takes its place.")
+            manifest.write(folder)
+            return manifest
+
     def write(self, folder: Path) -> None:
-        write_json(folder / "manifest.json", self.as_dict())
+        for name in (NAME, COPY):
+            write_json(folder / name, sealed(self.as_dict()))
+
+    def sha256s(self, file: str) -> list[str]:
+        """What the SHA-256 of a file may be: as noted, or of what was to replace it; none where none is noted."""
+        noted = self.units.get(file) or {}
+        return [noted[name] for name in ("sha256", "next") if noted.get(name)]
 
     def as_dict(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if name != "finished" or value}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,10 +10,12 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from headscope.errors import InputError
-from headscope.records.files import write_json
+from headscope.progress import tell
+from headscope.records.checksums import set_aside, sha256
+from headscope.records.files import refused, sweep, write_json
 from headscope.records.record import Record
 from headscope.runs.lock import held
-from headscope.runs.manifest import Manifest, now, read_manifest
+from headscope.runs.manifest import COPY, NAME, Manifest, now, read_manifest
 from headscope.runs.names import file_name, told_apart
 from headscope.runs.settings import Settings
 
@@ -32,11 +33,12 @@ def open_run(folder: str | Path, settings: Settings) -> Iterator[Run]:
     new = not folder.exists()
     try:
         with held(folder):
+            sweep(folder)
             run = Run.open(folder, **settings.asked())
             yield run
     except BaseException:
         if run is not None and not run.manifest.files:
-            for name in ("manifest.json", ".lock"):
+            for name in (NAME, COPY, ".lock"):
                 run.path(name).unlink(missing_ok=True)
             if new:
                 with suppress(OSError):
@@ -63,8 +65,8 @@ class Run:
         _refuse_foreign(folder)
         asked = json.loads(json.dumps({"command": command, "settings": settings}))
         last = {"shown": dict(shown or {}), "words": list(words)}
-        if (folder / "manifest.json").exists():
-            manifest = Manifest.read(folder)
+        if _is_run(folder):
+            manifest = Manifest.resume(folder)
             if {"command": manifest.command, "settings": manifest.settings} == asked:
                 manifest.shown, manifest.words = last["shown"], last["words"]
                 return cls(folder, manifest)
@@ -78,10 +80,8 @@ class Run:
         return cls(folder, manifest)
 
     def path(self, name: str) -> Path:
-        return self.folder / name
-
-    def has(self, name: str) -> bool:
-        return name in self.manifest.files and self.path(name).exists()
+        """Where a file of the run lies: in its folder, whatever it is called."""
+        return self.folder / Path(name).name
 
     def note_model(self, name: str, facts: dict[str, Any]) -> None:
         """Say which model this run used; a resumed run must meet the same weights."""
@@ -108,9 +108,14 @@ class Run:
         this unit, not its name; and what is read must be what was saved under that key, and say so itself.
         """
         full = json.loads(json.dumps({"name": list(name), **key}))
-        file = next((file for file, noted in self.manifest.units.items() if noted["key"] == full), None)
-        if file is not None and self.has(file):
-            return self._read(file, kind, full)
+        file = next((file for file, noted in self.manifest.units.items() if noted.get("key") == full), None)
+        if file is not None:
+            try:
+                return self._read(file, kind, full)
+            except FileNotFoundError:
+                tell(f"{self.path(file)} is missing. It is made again.")
+            except (InputError, ValueError) as error:
+                set_aside(self.path(file), str(error).rstrip("."))
         file = file or self._free_name(full, ".json" if kind is None else ".safetensors")
         began = time.perf_counter()
         made = make()
@@ -118,7 +123,7 @@ class Run:
             write_json(self.path(file), made)
         else:
             made.save(self.path(file))
-        self.manifest.units[file] = {"key": full, "sha256": self._sha256(file)}
+        self.manifest.units[file] = {"key": full}
         self.add(file, time.perf_counter() - began)
         return made
 
@@ -127,19 +132,27 @@ class Run:
         return f"{name}{ending}" if f"{name}{ending}" not in self.manifest.units else f"{told_apart(name, key)}{ending}"
 
     def _read(self, file: str, kind: type[Record] | None, key: dict[str, Any]) -> Any:
+        """What a unit holds; ValueError or InputError where that is not what this run saved."""
         path = self.path(file)
-        again = "Delete it to have it made again."
-        if self._sha256(file) != self.manifest.units[file]["sha256"]:
-            raise InputError(f"{path} is damaged or was changed: it is not what this run saved. {again}")
+        if not self.is_whole(file):
+            raise ValueError("is damaged or was changed: it is not what this run saved")
         found = json.loads(path.read_text(encoding="utf-8")) if kind is None else kind.load(path)
         said = found if isinstance(found, dict) else getattr(found, "__dict__", {})
         for part in {"model", "task"} & key.keys() & said.keys():
             if said[part] != key[part]["name"]:
-                raise InputError(f"{path} says that it is of {said[part]}, not of {key[part]['name']}. {again}")
+                raise ValueError(f"says that it is of {said[part]}, not of {key[part]['name']}")
         return found
 
-    def _sha256(self, file: str) -> str:
-        return hashlib.sha256(self.path(file).read_bytes()).hexdigest()
+    def is_whole(self, file: str) -> bool:
+        """Whether a file is what this run wrote last, or was about to write."""
+        return sha256(self.path(file)) in self.manifest.sha256s(file)
+
+    def expect(self, file: str, digest: str) -> None:
+        """Say that a file will have this SHA-256, before it takes its name: whenever the process ends, the file is
+        known."""
+        noted = self.manifest.units.setdefault(file, {})
+        noted["next"] = digest
+        self.manifest.write(self.folder)
 
     def add(self, name: str, seconds: float | None = None) -> None:
         """Say that the file `name` is whole."""
@@ -147,6 +160,10 @@ class Run:
             self.manifest.files.append(name)
         if seconds is not None:
             self.manifest.timings[name] = round(seconds, 3)
+        noted = self.manifest.units.setdefault(name, {})
+        expected = noted.pop("next", None)
+        if self.path(name).is_file():
+            noted["sha256"] = expected or sha256(self.path(name))
         self.manifest.write(self.folder)
 
     def finish(self) -> None:
@@ -154,11 +171,16 @@ class Run:
         self.manifest.write(self.folder)
 
 
+def _is_run(folder: Path) -> bool:
+    return (folder / NAME).exists() or (folder / COPY).exists()
+
+
 def _refuse_foreign(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file; --out needs a folder.")
-    there = [path.name for path in folder.iterdir() if not path.name.startswith(".")] if folder.is_dir() else []
-    if there and "manifest.json" not in there:
+    with refused(folder):
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"{folder} is a file; --out needs a folder.")
+        there = [path.name for path in folder.iterdir() if not path.name.startswith(".")] if folder.is_dir() else []
+    if there and not _is_run(folder):
         raise InputError(f"{folder} is not empty and holds no run. Give --out a new or empty folder.")
 
 

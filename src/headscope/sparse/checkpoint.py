@@ -5,8 +5,8 @@
                                  history as metadata
     OUT/history.csv              a row per evaluation
 
-Each file is written whole or not at all; the checkpoint of before stays until the next one is whole. What the run makes
-is in `saving.py`.
+Each file is written whole or not at all; the checkpoint of before stays until the next one is whole. One that is not
+what the run saved is set aside, and the training begins anew. What the run makes is in `saving.py`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from torch import Tensor
 from headscope.errors import InputError, SetupError
 from headscope.models import Model
 from headscope.models.model import fingerprint
+from headscope.progress import tell
 from headscope.records import Table
-from headscope.records.files import whole_file
+from headscope.records.checksums import SUMS, damaged_files, read_sums, set_aside, sha256
+from headscope.records.files import sweep, whole_file
 from headscope.runs.run import Run, open_run
 from headscope.sparse.objective import Geco
 from headscope.sparse.settings import Settings
@@ -39,15 +41,14 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 class Checkpoint:
     """The state of a run in its folder; made anew, or that of an earlier run with the same settings."""
 
-    def __init__(self, folder: Path, model: Model, settings: Settings):
-        self.folder, self.settings = folder, settings
+    def __init__(self, folder: Path, model: Model, settings: Settings, run: Run | None = None):
+        self.folder, self.settings, self.run = folder, settings, run
         self.path = folder / "checkpoint.safetensors"
         self.base_sha256 = fingerprint(model.hf)
         self.history: list[dict[str, float]] = []
         self.step = 0
         self._state: dict[str, Any] = {}
-        self.run: Run | None = None
-        if self.exists():
+        if self.exists() and self._is_ours():
             self._read_state()
 
     def exists(self) -> bool:
@@ -55,7 +56,29 @@ class Checkpoint:
 
     @property
     def finished(self) -> bool:
-        return self.step >= self.settings.steps and (self.folder / "config.json").exists()
+        """Whether the steps asked for are done, and the model (and adapter) of the last one is there, whole."""
+        if self.step < self.settings.steps:
+            return False
+        made = [self.folder, *([self.folder / "adapter"] if self.settings.lora_rank else [])]
+        wrong = [path for folder in made for path in self._not_made(folder)]
+        if wrong:
+            tell(f"{wrong[0]} is missing, damaged, or of another step than {self.step}. It is written again.")
+        return not wrong
+
+    def _not_made(self, folder: Path) -> list[Path]:
+        if damaged := damaged_files(folder):
+            return [folder / name for name in damaged]
+        return [] if read_sums(folder).get("step") == self.step else [folder / SUMS]
+
+    def _is_ours(self) -> bool:
+        """Whether the checkpoint is the one that this run saved; another is set aside. (Of several processes the first
+        looks. A run from before there were checksums has noted none.)"""
+        name = self.path.name
+        old = self.run is not None and name in self.run.manifest.files and not self.run.manifest.sha256s(name)
+        if self.run is None or old or self.run.is_whole(name):
+            return True
+        set_aside(self.path, "is damaged or not of this run")
+        return False
 
     def _read_state(self) -> None:
         try:
@@ -100,16 +123,22 @@ class Checkpoint:
         try:
             with whole_file(self.path) as path:
                 save_file({k: v.contiguous() for k, v in tensors.items()}, path, {"headscope": json.dumps(about)})
-            Table.of_dicts(self.history).save(self.folder / "history.csv")
+                if self.run is not None:
+                    self.run.expect(self.path.name, sha256(path))
             if self.run is not None:
                 self.run.add(self.path.name)
-                self.run.add("history.csv")
+            self.save_history()
         except (OSError, SafetensorError, SetupError) as error:
             raise SetupError(
                 f"Step {step} could not be saved: {error}\nThe checkpoint of step {self.step} is kept in "
                 f"{self.folder}; free some space and give the same command again."
             ) from error
         self.step = step
+
+    def save_history(self) -> None:
+        Table.of_dicts(self.history).save(self.folder / "history.csv")
+        if self.run is not None:
+            self.run.add("history.csv")
 
 
 @contextmanager
@@ -119,9 +148,12 @@ def open_checkpoint(folder: Path, model: Model, settings: Settings) -> Iterator[
         yield Checkpoint(folder, model, settings)
         return
     with open_run(folder, settings) as run:
+        sweep(folder / "milestones")
         run.note_model(settings.model, model.describe())
-        checkpoint = Checkpoint(folder, model, settings)
-        checkpoint.run = run
+        checkpoint = Checkpoint(folder, model, settings, run)
+        if checkpoint.history:
+            # A run that was killed between checkpoint and table has an earlier table.
+            checkpoint.save_history()
         yield checkpoint
         run.finish()
 

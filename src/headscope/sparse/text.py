@@ -17,16 +17,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
 from headscope.errors import InputError
 from headscope.models import Model, cache_folder
+from headscope.models.builtin import cache_lock
 from headscope.models.sparse_gate import Gates, deciding
-from headscope.progress import bar
-from headscope.records.files import whole_file
+from headscope.progress import bar, tell
+from headscope.records.sealed import read_sealed, write_sealed
+from headscope.runs.names import file_name
 
 SUFFIXES = (".txt", ".md", ".text")
 ROWS = 128
@@ -82,19 +84,44 @@ def written(model: Model, *, count: int, length: int, seed: int, top_p: float = 
     made: list[Tensor] = []
     length += 0 if shown_first else 1
     asked = f"{model.fingerprint()} {length} {start} {top_p}"
-    folder = cache_folder() / "text" / f"{model.name}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}"
-    with bar(f"{model.name} writes its text", -(-count // ROWS) * length, unit="tokens") as progress:
+    folder = cache_folder() / "text" / f"{file_name(model.name)}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}"
+    with (
+        bar(f"{model.name} writes its text", -(-count // ROWS) * length, unit="tokens") as progress,
+        # A second process that wants the same text waits, and then reads it.
+        cache_lock(folder),
+    ):
         while sum(map(len, made)) < count:
             piece = folder / f"seed-{seed}-{len(made)}.safetensors"
-            if piece.exists():
-                made.append(load_file(piece)["ids"].long())
+            about = {"asked": asked, "seed": seed, "piece": len(made)}
+            kept = _kept(piece, about, length) if piece.exists() else None
+            if kept is not None:
                 progress.advance(length)
-                continue
-            draw = torch.Generator().manual_seed(seed * 1000003 + len(made))
-            made.append(_write(model, start, length, top_p, draw, progress))
-            with whole_file(piece) as path:
-                save_file({"ids": made[-1].int()}, path)
+            else:
+                draw = torch.Generator().manual_seed(seed * 1000003 + len(made))
+                kept = _write(model, start, length, top_p, draw, progress)
+                write_sealed(piece, {"ids": kept.int().numpy()}, about)
+            made.append(kept)
     return torch.cat(made)[:count, 0 if shown_first else 1 :]
+
+
+def _kept(piece: Path, about: dict[str, Any], length: int) -> Tensor | None:
+    """Text from the cache; None, and a word, where it is not what was put there."""
+    try:
+        try:
+            arrays, found = read_sealed(piece)
+        except ValueError:
+            # From before there were checksums: what has the right shape gets one.
+            with safe_open(piece, framework="numpy") as file:
+                arrays, found = {name: file.get_tensor(name) for name in file.keys()}, about
+                if file.metadata() or arrays["ids"].shape != (ROWS, length):
+                    raise
+            write_sealed(piece, arrays, about)
+        if found != about:
+            raise ValueError("it is other text")
+        return torch.from_numpy(arrays["ids"]).long()
+    except (ValueError, KeyError, OSError, SafetensorError) as error:
+        tell(f"{piece} is damaged: {error}. The text is written again.")
+        return None
 
 
 @torch.no_grad()

@@ -57,12 +57,18 @@ def sparsify(model: Model, *, out: str | Path, settings: Settings | None = None,
         The history: a row per evaluation.
     """
     settings = settings or Settings(**options)
-    settings = replace(settings, model=settings.model or model.name)
+    with sparsified(model, Path(out), replace(settings, model=settings.model or model.name)) as checkpoint:
+        return checkpoint.history
+
+
+@contextmanager
+def sparsified(model: Model, out: Path, settings: Settings) -> Iterator[Checkpoint]:
+    """The same for a block that does more in the folder, which stays held meanwhile."""
     _refuse(model)
-    with open_checkpoint(Path(out), model, settings) as checkpoint:
+    with open_checkpoint(out, model, settings) as checkpoint:
         if not checkpoint.finished:
             _train(model, settings, checkpoint)
-        return checkpoint.history
+        yield checkpoint
 
 
 def _train(model: Model, settings: Settings, checkpoint: Checkpoint) -> None:
@@ -130,7 +136,7 @@ class Trainer:
         settings = self.settings
         with bar("Sparsifying", settings.steps) as progress:
             progress.reach(self.step)
-            if self.step == 0:
+            if not self.checkpoint.history:
                 self._note(self.evaluate())
             while self.step < settings.steps:
                 loss = self.train_step()

@@ -30,10 +30,9 @@ from headscope.report.outputs import write
 from headscope.report.outputs.sparsity import SparseModel, Sparsify
 from headscope.report.reading import Reading
 from headscope.runs.run import open_run
-from headscope.sparse.checkpoint import is_first_process
 from headscope.sparse.settings import Settings
 from headscope.sparse.text import sequences
-from headscope.sparse.training import measured, sparsify
+from headscope.sparse.training import measured, sparsified
 from headscope.studies.attention import attention_of
 from headscope.studies.settings import SparsitySettings
 from headscope.studies.subjects import Subject, distinct, load_noted
@@ -42,10 +41,9 @@ from headscope.tasks import make_task
 
 def study_sparsify(settings: Settings, *, out: Path) -> Sparsify:
     """Sparsify a model and draw how it went."""
-    sparsify(load(settings.model), out=out, settings=settings)
-    if is_first_process():
-        with open_run(out, settings) as run:
-            write(run, Sparsify)
+    with sparsified(load(settings.model), out, settings) as checkpoint:
+        if checkpoint.run is not None:
+            write(checkpoint.run, Sparsify)
     return Sparsify(Reading(out, strict=True))
 
 
