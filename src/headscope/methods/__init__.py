@@ -15,12 +15,13 @@ from headscope.methods.edge_random import edge_random
 from headscope.methods.gating import gating
 from headscope.methods.gradient import gradient
 from headscope.methods.patching import patching
+from headscope.methods.path_patching import path_patching
 from headscope.methods.random import random
 from headscope.records import EdgeScores, Scores
 
 __all__ = [
     "EDGE_METHODS", "METHODS", "ablation", "attribution", "attribution_ig", "contrastive", "eap", "eap_ig",
-    "edge_patching", "edge_random", "gating", "gradient", "patching", "random",
+    "edge_patching", "edge_random", "gating", "gradient", "patching", "path_patching", "random",
 ]  # fmt: skip
 
 METHODS: dict[str, Callable[..., Scores]] = {
