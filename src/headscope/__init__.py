@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         multipliers,
         needed,
     )
-    from headscope.running.interventions import Recording, gated, masked, patched, record
+    from headscope.running.interventions import Recording, gated, knocked_out, masked, patched, record
     from headscope.running.measure import check
     from headscope.sparse.training import sparsify
     from headscope.sweeps import crossfit, sweep
@@ -59,7 +59,7 @@ _DOOR = {
         "multipliers",
         "needed",
     ),
-    "headscope.running.interventions": ("Recording", "gated", "masked", "patched", "record"),
+    "headscope.running.interventions": ("Recording", "gated", "knocked_out", "masked", "patched", "record"),
     "headscope.running.measure": ("check",),
     "headscope.sparse.training": ("sparsify",),
     "headscope.sweeps": ("crossfit", "sweep"),
@@ -68,8 +68,9 @@ _HOME = {name: module for module, names in _DOOR.items() for name in names}
 
 __all__ = [
     "Check", "Circuit", "Curve", "EdgeScores", "HeadscopeError", "InputError", "Model", "Multiplier", "Multipliers",
-    "Needed", "Recording", "Scores", "SetupError", "area_multiplier", "check", "crossfit", "gated", "load", "masked",
-    "methods", "multiplier", "multipliers", "needed", "patched", "record", "release", "sparsify", "sweep", "tasks",
+    "Needed", "Recording", "Scores", "SetupError", "area_multiplier", "check", "crossfit", "gated", "knocked_out",
+    "load", "masked", "methods", "multiplier", "multipliers", "needed", "patched", "record", "release", "sparsify",
+    "sweep", "tasks",
 ]  # fmt: skip
 
 

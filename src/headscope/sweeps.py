@@ -26,6 +26,7 @@ from headscope.records import BASELINES, Curve, EdgeScores, Scores, resampled
 from headscope.running.edge_session import view_of
 from headscope.running.fills import edge_session_opener, session_opener
 from headscope.running.measure import per_prompt
+from headscope.running.sites import site_of
 from headscope.running.targets import Targets, metrics_of
 from headscope.tasks.task import Task
 
@@ -75,7 +76,7 @@ def sweep(
     """
     _refuse(model, task, scores, ranking, baseline, choice)
     total, edges = scores.values.size, isinstance(scores, EdgeScores)
-    what = "edges" if edges else "heads"
+    what = "edges" if isinstance(scores, EdgeScores) else f"{scores.axes[-1]}s"
     if k is None:
         k = log_grid(total, points or EDGE_POINTS) if edges else grid(total, points)
     counts = _counts(k, total, what)
@@ -115,11 +116,14 @@ def _refuse(model: Model, task: Task, scores: Scores | EdgeScores, ranking: str,
         return
     if choice != "top":
         raise InputError(f'Heads are chosen by rank alone ("top"), found {choice!r}.')
-    shape = (model.n_layers, model.n_heads)
+    if "position" in scores.axes:
+        raise InputError("A curve keeps heads at all positions: score without positions.")
+    here = site_of(model, scores.settings.get("site"))
+    shape = (model.n_layers, here.width)[: len(here.axes)]
     if scores.values.shape != shape:
         raise InputError(
-            f"These scores are of shape {scores.values.shape} (layers, heads); {model.name} has {shape}. "
-            "Score this model on this task."
+            f"These scores are of shape {scores.values.shape} ({', '.join(f'{axis}s' for axis in scores.axes)}); "
+            f"{model.name} has {shape}. Score this model on this task."
         )
     if ranking == "prompt" and (len(scores.per_prompt) != len(task) or _scored_on(scores, task) == "other prompts"):
         raise InputError(
@@ -150,14 +154,14 @@ def _metrics(
             return torch.cat([ends_2B, session.metrics(torch.from_numpy(keep(rows)).float())]).T
 
         return per_prompt(model, task, run, title, purpose="edge prompts", corrupt=True).astype(np.float64).T
-    open_heads = session_opener(model, task, fill)
+    open_heads = session_opener(model, task, fill, site=scores.settings.get("site"))
 
     def run_heads(rows: Sequence[int], targets: Targets) -> Tensor:
         session = open_heads(rows, targets)
         corrupt_B = session.other_metric_B  # known where closed heads are filled from the corrupt run
         if corrupt_B is None:
             corrupt_B = metrics_of(model, [task.corrupt_rows[i] for i in rows], targets)
-        keep_CBLH = torch.from_numpy(keep(rows)).float().unflatten(-1, scores.values.shape)
+        keep_CBLH = torch.from_numpy(keep(rows)).float().unflatten(-1, (model.n_layers, -1))
         return torch.cat([session.metric_B[None], corrupt_B[None], session.metrics(keep_CBLH)]).T
 
     return per_prompt(model, task, run_heads, title, corrupt=True).astype(np.float64).T

@@ -17,13 +17,14 @@ from headscope.methods.gating import gating
 from headscope.methods.gradient import gradient
 from headscope.methods.lens import lens
 from headscope.methods.patching import patching
+from headscope.methods.path_patching import path_patching
 from headscope.methods.patterns import patterns
 from headscope.methods.random import random
 from headscope.records import EdgeScores, Scores
 
 __all__ = [
-    "EDGE_METHODS", "METHODS", "ablation", "attribution", "attribution_ig", "contrastive", "direct", "eap",
-    "eap_ig", "edge_patching", "edge_random", "gating", "gradient", "lens", "patching", "patterns", "random",
+    "EDGE_METHODS", "METHODS", "ablation", "attribution", "attribution_ig", "contrastive", "direct", "eap", "eap_ig",
+    "edge_patching", "edge_random", "gating", "gradient", "lens", "patching", "path_patching", "patterns", "random",
 ]  # fmt: skip
 
 METHODS: dict[str, Callable[..., Scores]] = {

@@ -14,15 +14,23 @@ from headscope.errors import InputError
 from headscope.models.model import Model
 from headscope.records import Scores
 from headscope.running.fills import effects, session_opener
+from headscope.running.sites import Positions, SiteName, about, site_of
 from headscope.tasks.task import Task
 
 
-def ablation(model: Model, task: Task, *, fill: Literal["mean", "zero", "mean-position"] = "mean") -> Scores:
+def ablation(
+    model: Model, task: Task, *, site: SiteName | None = "z", positions: Positions = None,
+    fill: Literal["mean", "zero", "mean-position"] = "mean",
+) -> Scores:  # fmt: skip
     """Exact: take one head's output away (mean or zero in its place), and see what the answer loses.
 
+    site, positions: as for patching.
     fill: "mean" (over the task's clean prompts and positions), "mean-position" (at each position) or "zero".
     """
     if fill == "corrupt":
         raise InputError(f"Ablation fills with mean or zero, not {fill!r}; for corrupt values use patching.")
-    values = effects(model, task, session_opener(model, task, fill), "Ablating")
-    return Scores.of(model.name, task, "ablation", values, fill=fill)
+    opener = session_opener(model, task, fill, site=site)
+    values = effects(model, task, opener, "Ablating", site=site, positions=positions)
+    return Scores.of(
+        model.name, task, "ablation", values, fill=fill, **about(model, task, site_of(model, site), positions)
+    )

@@ -17,41 +17,50 @@ import torch
 from torch import Tensor
 
 from headscope.errors import InputError
+from headscope.methods.attribution import summed
 from headscope.models.model import Model
 from headscope.records import Scores
 from headscope.running.fills import FillName, fill_opener
-from headscope.running.gradients import GateGradient, embeddings, gate_gradient, gate_settings, z_and_gradient, z_of
+from headscope.running.gradients import (
+    GateGradient,
+    embeddings,
+    gate_gradient,
+    gate_settings,
+    values_and_gradients,
+    values_of,
+)
 from headscope.running.measure import per_prompt
+from headscope.running.sites import Positions, SiteName, about, site_of
 from headscope.running.targets import Targets
 from headscope.tasks.task import Task
 
 
 def attribution_ig(
-    model: Model, task: Task, *, steps: int = 5, fill: FillName = "corrupt", gates: GateGradient = "hard",
-    temperature: float = 1.0,
+    model: Model, task: Task, *, site: SiteName | None = "z", positions: Positions = None, steps: int = 5,
+    fill: FillName = "corrupt", gates: GateGradient = "hard", temperature: float = 1.0,
 ) -> Scores:  # fmt: skip
     """Attribution with the gradient averaged over points between the corrupt and the clean embeddings.
 
-    steps: how many points. fill, gates, temperature: as for attribution.
+    steps: how many points. site, positions, fill, gates, temperature: as for attribution.
     """
     if steps < 1:
         raise InputError(f"attribution-ig needs at least 1 step, found {steps}.")
 
-    filled = fill_opener(model, task, fill)
+    here = site_of(model, site)
+    filled, sum_up = fill_opener(model, task, fill, here), summed(task, here, positions)
 
     def run(rows: Sequence[int], targets: Targets) -> Tensor:
         clean_ids, corrupt_ids = ([ids[i] for i in rows] for ids in (task.clean_rows, task.corrupt_rows))
-        clean, other = z_of(model, clean_ids, targets), filled(rows, targets)
+        clean, other = values_of(model, clean_ids, targets, here.columns), filled(rows, targets)
         near, far = embeddings(model, corrupt_ids), embeddings(model, clean_ids)
-        total_BLH = torch.zeros(len(rows), model.n_layers, model.n_heads, device=model.device)
+        total = torch.zeros((), device=model.device)
         for step in range(steps):
             point_BTD = near + (step + 0.5) / steps * (far - near)
-            _, gradient = z_and_gradient(model, clean_ids, targets, embedding_BTD=point_BTD)
-            by_layer = [((a - b) * g).sum(dim=(1, 3)) for a, b, g in zip(clean, other, gradient, strict=True)]
-            total_BLH += torch.stack(by_layer, dim=1)
-        return total_BLH / steps
+            _, slope = values_and_gradients(model, clean_ids, targets, here.columns, embedding_BTD=point_BTD)
+            total = total + sum_up(clean, other, slope)
+        return total / steps
 
     with gate_gradient(gates, temperature):
         values = per_prompt(model, task, run, f"Attribution-IG of {model.name} on {task.name}", corrupt=True)
-    about = {"steps": steps, "fill": fill, **gate_settings(model, gates, temperature)}
-    return Scores.of(model.name, task, "attribution-ig", values, **about)
+    told = {"steps": steps, "fill": fill, **gate_settings(model, gates, temperature)}
+    return Scores.of(model.name, task, "attribution-ig", values, **told, **about(model, task, here, positions))

@@ -17,7 +17,7 @@ Shape letters: B batch, T query positions, S key positions, H heads, G key-value
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -30,7 +30,8 @@ from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_f
 from transformers.masking_utils import sdpa_mask
 
 from headscope.errors import InputError
-from headscope.models.sparse_gate import Gates, TrainedAttention, deciding, gates_of, shift_of
+from headscope.models.eager import Edit, eager_attention, trained_attention
+from headscope.models.sparse_gate import Gates, deciding, gates_of
 
 NAME = "headscope"
 
@@ -69,10 +70,21 @@ class Reach:
 
 
 @dataclass(frozen=True)
+class Inside:
+    """An edit of what attention itself works with in some layers: "q", "k" or "v" (B, T, H, K), with a copy for each
+    head that shares them; the "pattern" (B, T, H, S); or which keys are "visible" before the softmax, (B, T, H, S)."""
+
+    part: str
+    edit: Edit
+    layers: Container[int]
+
+
+@dataclass(frozen=True)
 class _Armed:
     hf: PreTrainedModel
     tap: Tap
     patterns: bool
+    inside: Inside | None
 
 
 @dataclass(frozen=True)
@@ -104,20 +116,26 @@ _PROBE: ContextVar[list[tuple[nn.Module, Tensor]] | None] = ContextVar("headscop
 
 
 @contextmanager
-def armed(hf: PreTrainedModel, tap: Tap, *, patterns: bool = False) -> Iterator[None]:
+def armed(
+    hf: PreTrainedModel, tap: Tap | None = None, *, patterns: bool = False, inside: Inside | None = None
+) -> Iterator[None]:
     """Call `tap` at every layer of `hf` inside the block; taps armed later see what earlier ones return."""
-    if patterns and not hasattr(hf, "_headscope_interface"):
-        raise InputError(
-            f"Attention patterns, q, k and v cannot be recorded on {hf.config.model_type}: its attention does not go "
-            "through transformers' AttentionInterface. z can be recorded, gated and patched."
-        )
     if not hasattr(hf, "_headscope_before"):
         raise InputError("This model was released, and its heads are out of reach: load it again with hs.load.")
-    token = _ARMED.set((*_ARMED.get(), _Armed(hf, tap, patterns)))
+    if (patterns or inside) and not hasattr(hf, "_headscope_interface"):
+        raise InputError(
+            f"Attention patterns, q, k and v are out of reach on {hf.config.model_type}: its attention does not go "
+            "through transformers' AttentionInterface. z can be recorded, gated and patched."
+        )
+    token = _ARMED.set((*_ARMED.get(), _Armed(hf, tap or _left, patterns, inside)))
     try:
         yield
     finally:
         _ARMED.reset(token)
+
+
+def _left(z_BTHK: Tensor, _call: Call) -> Tensor:
+    return z_BTHK
 
 
 def attend(
@@ -131,14 +149,19 @@ def attend(
     """The registered attention function: the model's own attention, then whatever is armed for this model."""
     site: _Site | None = getattr(module, "headscope_site", None)
     taps = [a for a in _ARMED.get() if site is not None and a.hf is site.hf]
-    pattern_BHTS, sparse = None, gates_of(module)
+    pattern_BHTS, sparse, layer = None, gates_of(module), _layer_of(module)
+    inside = [a.inside for a in taps if a.inside is not None and layer in a.inside.layers]
+    query_BHTK, key_BGSK, value_BGSK = _edited(query_BHTK, key_BGSK, value_BGSK, inside, layer)
+    edits = [(one.part, one.edit) for one in inside if one.part in ("visible", "pattern")]
     odd = kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None
     if sparse and sparse.kind == "trained" and not odd:
-        z_BTHK = _trained(module, query_BHTK, key_BGSK, value_BGSK, attention_mask, kwargs.get("scaling"), sparse)
+        z_BTHK = trained_attention(
+            module, query_BHTK, key_BGSK, value_BGSK, attention_mask, kwargs.get("scaling"), sparse, layer
+        )
     # SDPA knows neither gates nor soft-capping nor sinks, and never shows its pattern.
-    elif sparse or odd or any(a.patterns for a in taps):
-        kwargs["sparse"] = sparse
-        z_BTHK, pattern_BHTS = _eager_attention(module, query_BHTK, key_BGSK, value_BGSK, attention_mask, **kwargs)
+    elif sparse or odd or edits or any(a.patterns for a in taps):
+        kwargs.update(sparse=sparse, layer=layer, edits=edits)
+        z_BTHK, pattern_BHTS = eager_attention(module, query_BHTK, key_BGSK, value_BGSK, attention_mask, **kwargs)
     else:
         # Heads that come with a k and v each (as in a run by edges) need none repeated, whatever their module says.
         ungrouped = key_BGSK.shape[1] == query_BHTK.shape[1] and getattr(module, "num_key_value_groups", 1) > 1
@@ -154,84 +177,22 @@ def attend(
     return z_BTHK, pattern_BHTS
 
 
-def _eager_attention(
-    module: nn.Module,
-    query_BHTK: Tensor,
-    key_BGSK: Tensor,
-    value_BGSK: Tensor,
-    attention_mask: Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    softcap: float | None = None,
-    s_aux: Tensor | None = None,
-    sparse: Gates | None = None,
-    **kwargs,
-) -> tuple[Tensor, Tensor]:
-    """Attention written out: scores, soft-cap, mask, softmax (with a sink where the model has one), gates where the
-    model is sparse, sum of values."""
-    groups = query_BHTK.shape[1] // key_BGSK.shape[1]
-    key_BHSK, value_BHSK = repeat_kv(key_BGSK, groups), repeat_kv(value_BGSK, groups)
-    scale = query_BHTK.shape[-1] ** -0.5 if scaling is None else scaling
-    scores_BHTS = torch.matmul(query_BHTK, key_BHSK.transpose(2, 3)) * scale
-    if softcap is not None:
-        scores_BHTS = torch.tanh(scores_BHTS / softcap) * softcap
-    visible = _visible(scores_BHTS, attention_mask)
-    if attention_mask is not None and attention_mask.dtype != torch.bool:
-        scores_BHTS = scores_BHTS + attention_mask
-    open_BHTS = None
-    if sparse:
-        layer = _layer_of(module)
-        open_BHTS = sparse.decide(scores_BHTS, visible, shift_of(module, layer, query_BHTK, scale), layer)
-    scores_BHTS = scores_BHTS.masked_fill(~visible, torch.finfo(scores_BHTS.dtype).min)
-    if s_aux is not None:
-        sink_BHT1 = s_aux.reshape(1, -1, 1, 1).expand(*scores_BHTS.shape[:3], 1)
-        scores_BHTS = torch.cat([scores_BHTS, sink_BHT1], dim=-1)
-        scores_BHTS = scores_BHTS - scores_BHTS.max(dim=-1, keepdim=True).values
-    pattern_BHTS = scores_BHTS.softmax(dim=-1, dtype=torch.float32).to(query_BHTK.dtype)[..., : key_BGSK.shape[2]]
-    if softcap is None:
-        # A padding query sees nothing: SDPA gives it an empty sum. (Soft-capped models average there; so do we.)
-        pattern_BHTS = pattern_BHTS.masked_fill(~visible, 0.0)
-    if open_BHTS is not None:
-        pattern_BHTS = pattern_BHTS * open_BHTS
-    weights_BHTS = nn.functional.dropout(pattern_BHTS, p=dropout, training=module.training)
-    z_BTHK = torch.matmul(weights_BHTS, value_BHSK).transpose(1, 2).contiguous()
-    return z_BTHK, pattern_BHTS
-
-
-def _trained(
-    module: nn.Module,
-    query_BHTK: Tensor,
-    key_BGSK: Tensor,
-    value_BGSK: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None,
-    gates: Gates,
-) -> Tensor:
-    """Attention while its gates are trained; z (B, T, H, K)."""
-    groups, layer = query_BHTK.shape[1] // key_BGSK.shape[1], _layer_of(module)
-    key_BHSK, value_BHSK = repeat_kv(key_BGSK, groups), repeat_kv(value_BGSK, groups)
-    scale = query_BHTK.shape[-1] ** -0.5 if scaling is None else scaling
-    visible = _visible(query_BHTK.new_empty(1, 1, query_BHTK.shape[2], key_BGSK.shape[2]), attention_mask)
-    z_BHTK, gates.expected[layer], gates.opened[layer] = TrainedAttention.apply(  # pyright: ignore[reportGeneralTypeIssues]
-        query_BHTK, key_BHSK, value_BHSK, shift_of(module, layer, query_BHTK, scale), visible, scale, gates, layer
-    )
-    return z_BHTK.transpose(1, 2).contiguous()
-
-
-def _visible(scores_BHTS: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Which keys each query may see, in the shape of the mask or (T, S)."""
-    if attention_mask is None:
-        T, S = scores_BHTS.shape[-2:]
-        return torch.ones(T, S, dtype=torch.bool, device=scores_BHTS.device).tril(S - T)
-    if attention_mask.dtype != torch.bool:
-        return attention_mask > torch.finfo(attention_mask.dtype).min / 2
-    return attention_mask
+def _edited(q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, inside: list[Inside], layer: int) -> list[Tensor]:
+    """q, k and v as the edits leave them. Where k or v is edited, heads that share them get a copy each."""
+    parts = {"q": q_BHTK, "k": k_BGSK, "v": v_BGSK}
+    if any(one.part in ("k", "v") for one in inside):
+        groups = q_BHTK.shape[1] // k_BGSK.shape[1]
+        parts |= {"k": repeat_kv(k_BGSK, groups), "v": repeat_kv(v_BGSK, groups)}
+    for one in inside:
+        if one.part in parts:
+            parts[one.part] = one.edit(parts[one.part].transpose(1, 2), layer).transpose(1, 2)
+    return list(parts.values())
 
 
 def _layer_of(module: nn.Module) -> int:
     """(A model loaded without Headscope's `load` has no sites, but its layers know their number.)"""
     site: _Site | None = getattr(module, "headscope_site", None)
-    return cast(int, module.layer_idx) if site is None else site.layer
+    return getattr(module, "layer_idx", 0) if site is None else site.layer
 
 
 def install(hf: PreTrainedModel) -> Reach:

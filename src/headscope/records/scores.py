@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -12,53 +13,96 @@ from headscope.errors import InputError
 from headscope.records.circuit import Circuit
 from headscope.records.graph import CHOICES, Graph, head_name
 from headscope.records.record import Record
+from headscope.records.table import Table
 
 
 @dataclass(frozen=True)
 class Scores(Record):
-    """How much every head matters for a task, by one method."""
+    """How much every head matters for a task, by one method; or every MLP or layer, at each position: `axes` says."""
 
     model: str
     task: str
     method: str
-    values: np.ndarray  # (L, H), mean over prompts
-    per_prompt: np.ndarray  # (N, L, H)
+    values: np.ndarray  # (L, H), or of the shape of `axes`; mean over prompts
+    per_prompt: np.ndarray  # (N, L, H), or (N, ...)
     settings: dict[str, Any] = field(default_factory=dict)
+    # "layer", then "head" or "component" where a layer has several (the last component is its MLP), then "position".
+    axes: list[str] = field(default_factory=lambda: ["layer", "head"])
+    tokens: list[str] = field(default_factory=list)  # of the positions: the first prompt's
 
     @classmethod
-    def of(cls, model: str, task: Any, method: str, per_prompt: np.ndarray, **settings: Any) -> Scores:
-        """Scores from one array per prompt, (N, L, H)."""
+    def of(
+        cls, model: str, task: Any, method: str, per_prompt: np.ndarray, *, axes: Sequence[str] = ("layer", "head"),
+        tokens: Sequence[str] = (), **settings: Any,
+    ) -> Scores:  # fmt: skip
+        """Scores from one array per prompt, (N, L, H) or as the axes say."""
         values = per_prompt.mean(axis=0, dtype=np.float64).astype(np.float32)
-        return cls(model, task.name, method, values, per_prompt, {**_asked(task), **settings})
+        about = {**_asked(task), **settings}
+        return cls(model, task.name, method, values, per_prompt, about, list(axes), list(tokens))
+
+    @cached_property
+    def whole(self) -> np.ndarray:
+        """(L, H), or (L, 1) where a layer has one: the scores; of those of its positions, the one of largest size."""
+        values = self.values
+        if "position" in self.axes:
+            largest = np.abs(values).argmax(axis=-1, keepdims=True)
+            values = np.take_along_axis(values, largest, axis=-1)[..., 0]
+        return values.reshape(len(values), -1)
+
+    def name(self, layer: int, place: int) -> str:
+        """L9.H6 for a head, M9 for an MLP, L9 for a layer."""
+        if "head" in self.axes or ("component" in self.axes and place < self.whole.shape[1] - 1):
+            return head_name(layer, place)
+        return f"M{layer}" if "component" in self.axes or self.settings.get("site") == "mlp_out" else f"L{layer}"
 
     def ranked(self, *, signed: bool = False) -> list[tuple[int, int]]:
         """All heads, the one that matters most first: by absolute value, or from most positive to most negative."""
-        key = self.values if signed else np.abs(self.values)
+        key = self.whole if signed else np.abs(self.whole)
         order = np.argsort(-key, axis=None, kind="stable")
         return [(int(i) // key.shape[1], int(i) % key.shape[1]) for i in order]
 
     def circuit(self, k: int, *, signed: bool = False) -> Circuit:
         """The k heads that matter most."""
-        keep = np.zeros(self.values.shape, bool)
+        if "head" not in self.axes:
+            raise InputError(f"A circuit is of heads; these scores are by {' and '.join(self.axes)}.")
+        keep = np.zeros(self.whole.shape, bool)
         for layer, head in self.ranked(signed=signed)[:k]:
             keep[layer, head] = True
         settings = {"k": k, "signed": signed}
         return Circuit(
-            self.model, self.task, keep, self.method, settings=settings, values=np.where(keep, self.values, 0)
+            self.model, self.task, keep, self.method, settings=settings, values=np.where(keep, self.whole, 0)
         )
 
     def top(self, k: int, *, signed: bool = False) -> list[tuple[str, float]]:
         """Names and scores of the k heads that matter most."""
-        return [(head_name(l, h), float(self.values[l, h])) for l, h in self.ranked(signed=signed)[:k]]
+        return [(self.name(l, h), float(self.whole[l, h])) for l, h in self.ranked(signed=signed)[:k]]
 
     COLUMNS = "model task method rank head layer index score"
 
+    def table(self) -> Table:
+        """What the scores say, the largest first; where there is more than heads, with a column per axis."""
+        if self.axes == ["layer", "head"]:
+            return Table.of(self.COLUMNS, self.rows())
+        return Table.of(
+            f"model task method rank name {' '.join(self.axes)}{' token' * bool(self.tokens)} score", self.rows()
+        )
+
     def rows(self) -> list[tuple[Any, ...]]:
-        """One per head, the one that matters most first."""
+        """One per head (and position), the one that matters most first."""
+        about = (self.model, self.task, self.method)
+        if self.axes == ["layer", "head"]:
+            ranked = enumerate(self.ranked(), 1)
+            return [(*about, rank, head_name(l, h), l, h, float(self.values[l, h])) for rank, (l, h) in ranked]
+        order = np.argsort(-np.abs(self.values), axis=None, kind="stable")
+        places = np.stack(np.unravel_index(order, self.values.shape), axis=1).tolist()
+        several = "head" in self.axes or "component" in self.axes
         return [
-            (self.model, self.task, self.method, rank, head_name(l, h), l, h, float(self.values[l, h]))
-            for rank, (l, h) in enumerate(self.ranked(), 1)
-        ]
+            (
+                *about, rank, self.name(at[0], at[1] if several else 0), *at,
+                *([self.tokens[at[-1]]] if self.tokens else []), float(self.values[tuple(at)]),
+            )
+            for rank, at in enumerate(places, 1)
+        ]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from headscope.report.figures.circuits import circuit_graph, circuit_picture
 from headscope.report.figures.direct import direct_bars, lens_figure
 from headscope.report.figures.multipliers import multiplier_curve
 from headscope.report.figures.panels import about, curve_panels, head_grid, head_grids, head_map
+from headscope.report.figures.positions import heat_map
 from headscope.report.figures.roles import ablation_grid, role_map
 from headscope.report.figures.sparsity import open_heads, open_share
 from headscope.report.page.piece import piece_of
@@ -62,6 +63,8 @@ def html_of(record: Shown) -> str:
 
 
 def _scores(scores: Scores, **how: Any) -> Figure:
+    if scores.axes != ["layer", "head"]:
+        return heat_map(scores, **how)
     return head_map(scores, **{"label": scores.ranked()[:10], **how})
 
 

@@ -29,10 +29,11 @@ from headscope.records import Graph
 from headscope.running.batching import batches, in_parts
 from headscope.running.edge_session import EdgeSession, view_of
 from headscope.running.edge_view import EdgeView, Streams, writer_values
-from headscope.running.gradients import z_of
+from headscope.running.gradients import values_of
 from headscope.running.measure import per_prompt
 from headscope.running.session import Session
-from headscope.running.targets import Targets, refuse_unfit
+from headscope.running.sites import Positions, Site, positions_of, site_of
+from headscope.running.targets import Targets, asked_of, refuse_unfit
 from headscope.tasks.task import Task
 
 FillName = Literal["corrupt", "mean", "zero", "mean-position"]
@@ -42,17 +43,17 @@ FILLS: tuple[FillName, ...] = get_args(FillName)
 Opener = Callable[[Sequence[int], Targets], Session]
 
 
-def session_opener(model: Model, task: Task, fill: str, *, start: int = 0) -> Opener:
+def session_opener(model: Model, task: Task, fill: str, *, start: int = 0, site: str | None = None) -> Opener:
     """A function that opens a session on some of the task's clean prompts, with closed heads filled as asked.
 
-    start: positions before it are left as they are.
+    start: positions before it are left as they are. site: where heads, or other components, are closed.
     """
-    value = head_fill(model, task, fill)
+    value = site_fill(model, task, fill, site_of(model, site))
 
     def open_session(rows: Sequence[int], targets: Targets) -> Session:
         clean = [task.clean_rows[i] for i in rows]
         other = [task.corrupt_rows[i] for i in rows] if fill == "corrupt" else None
-        return Session(model, clean, targets, other_ids=other, fill=value, start=start)
+        return Session(model, clean, targets, other_ids=other, fill=value, start=start, site=site)
 
     return open_session
 
@@ -85,28 +86,42 @@ def refuse_unknown_fill(task: Task, fill: str) -> None:
 def head_fill(model: Model, task: Task, fill: str) -> list[Tensor] | None:
     """What fills closed heads: per layer (H, K), or (1, T, H, K) for a mean per position; None where it comes from the
     corrupt run, or is nothing."""
+    return (site_fill(model, task, fill, site_of(model, "z")) or {}).get("z")
+
+
+def site_fill(model: Model, task: Task, fill: str, site: Site) -> dict[str, list[Tensor]] | None:
+    """The same for every part of a site, per layer (X, W) or (1, T, X, W)."""
     refuse_unknown_fill(task, fill)
     if not fill.startswith("mean"):
         return None
+    if site.name == "pattern":
+        raise InputError(f"A pattern has no mean over prompts, found fill {fill!r}. Use corrupt or zero.")
     per_position = fill == "mean-position"
 
-    def recorded(rows: Sequence[int]) -> list[Tensor]:
-        return z_of(model, [task.clean_rows[i] for i in rows], Targets.of(task, rows, model.device))
+    def values(rows: Sequence[int]) -> list[Tensor]:
+        targets = asked_of(model, task, rows)
+        kept = values_of(model, [task.clean_rows[i] for i in rows], targets, site.columns)
+        return [value for part in site.columns for value in kept[part]]
 
-    means = _means(model, task, recorded, (0,) if per_position else (0, 1))
-    return [mean[None] if per_position else mean for mean in (mean.to(model.hf.dtype) for mean in means)]
+    means = iter(_means(model, task, values, (0,) if per_position else (0, 1)))
+    layers = range(model.n_layers)
+    by_part = {part: [next(means).to(model.hf.dtype) for _ in layers] for part in site.columns}
+    return {part: [mean[None] for mean in by_part[part]] if per_position else by_part[part] for part in by_part}
 
 
-def fill_opener(model: Model, task: Task, fill: str) -> Callable[[Sequence[int], Targets], list[Tensor]]:
-    """A function that gives the fill of every head on some of the task's prompts, as something to take off z."""
-    value = head_fill(model, task, fill)
+def fill_opener(
+    model: Model, task: Task, fill: str, site: Site
+) -> Callable[[Sequence[int], Targets], dict[str, list[Tensor]]]:
+    """A function that gives the fill at a site on some of the task's prompts, as something to take off its values."""
+    value = site_fill(model, task, fill, site)
+    nothing = [torch.zeros((), device=model.device)] * model.n_layers
 
-    def values_of(rows: Sequence[int], targets: Targets) -> list[Tensor]:
+    def fill_of(rows: Sequence[int], targets: Targets) -> dict[str, list[Tensor]]:
         if fill == "corrupt":
-            return z_of(model, [task.corrupt_rows[i] for i in rows], targets)
-        return [torch.zeros((), device=model.device)] * model.n_layers if value is None else value
+            return values_of(model, [task.corrupt_rows[i] for i in rows], targets, site.columns)
+        return dict.fromkeys(site.columns, nothing) if value is None else value
 
-    return values_of
+    return fill_of
 
 
 def writer_fill(view: EdgeView, task: Task, fill: str) -> Tensor | None:
@@ -121,7 +136,7 @@ def writer_fill(view: EdgeView, task: Task, fill: str) -> Tensor | None:
         return torch.zeros(len(view.graph().writers), 1, width, dtype=model.hf.dtype, device=model.device)
 
     def written(rows: Sequence[int]) -> list[Tensor]:
-        targets = Targets.of(task, rows, model.device)
+        targets = asked_of(model, task, rows)
         return [writer_values(view, Streams.of(view, [task.clean_rows[i] for i in rows], targets))]
 
     per_position = fill == "mean-position"
@@ -151,13 +166,32 @@ def _means(
 
 
 @torch.no_grad()
-def effects(model: Model, task: Task, open_session: Opener, title: str, *, corrupt: bool = False) -> np.ndarray:
-    """What the metric of every prompt loses when one head is closed, for each head, (N, L, H)."""
-    L, H = model.n_layers, model.n_heads
-    all_but_one = 1 - torch.eye(L * H).view(L * H, L, H)
+def effects(
+    model: Model, task: Task, open_session: Opener, title: str, *, corrupt: bool = False, site: str | None = None,
+    positions: Positions = None,
+) -> np.ndarray:  # fmt: skip
+    """What the metric of every prompt loses when one head is closed, for each head, (N, L, H); where a layer has one,
+    (N, L); and for each position, (..., T)."""
+    here, chosen = site_of(model, site), positions_of(task, positions)
+    one_X = 1 - torch.eye(here.width)
 
     def run(rows: Sequence[int], targets: Targets) -> Tensor:
         session = open_session(rows, targets)
-        return (session.metric_B - session.metrics(all_but_one)).T.unflatten(1, (L, H))
+        T = len(session.ids[0])
+        keep_CTX = one_X[:, None]
+        if positions is not None:
+            keep_CTX = torch.ones(here.width, T, here.width)
+            keep_CTX[:, chosen if chosen is not None else slice(None)] = one_X[:, None]
+        if positions == "each":
+            # What stands before the first difference has no effect.
+            at_T = torch.arange(session.start, T)
+            keep_CTX = torch.where(torch.eye(T)[at_T, None, :, None] == 1, keep_CTX, 1.0).flatten(0, 1)
+        by_layer = [session.metric_B - session.metrics_at(layer, keep_CTX) for layer in range(model.n_layers)]
+        lost_BLC = torch.stack(by_layer, dim=0).permute(2, 0, 1)
+        if positions == "each":
+            lost_BLXT = lost_BLC.unflatten(2, (-1, here.width)).transpose(2, 3)
+            lost_BLC = torch.nn.functional.pad(lost_BLXT, (session.start, 0))
+        return lost_BLC if here.axis else lost_BLC[:, :, 0]
 
-    return per_prompt(model, task, run, f"{title} {L * H} heads of {model.name} on {task.name}", corrupt=corrupt)
+    what = f"{model.n_layers * here.width} {'heads' if here.axis == 'head' else f'places ({here.name})'}"
+    return per_prompt(model, task, run, f"{title} {what} of {model.name} on {task.name}", corrupt=corrupt)

@@ -5,18 +5,18 @@ Shape letters: B prompts, T positions, H heads, K head width, D stream width.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from headscope.errors import InputError
-from headscope.models.attention import Call, armed
 from headscope.models.model import Model
 from headscope.models.sparse_gate import CONFIG_KEY, straight_through
-from headscope.running.interventions import record
 from headscope.running.layer_modules import replaced
+from headscope.running.sites import edited, recorded
 from headscope.running.targets import Targets, metrics_of
 
 # How a sparse model's gates pass gradients; a dense model has none.
@@ -41,32 +41,48 @@ def gate_settings(model: Model, gates: str, temperature: float) -> dict[str, Any
     return {"gates": gates, **({"temperature": temperature} if gates == "straight-through" else {})}
 
 
-def z_of(model: Model, ids: list[list[int]], targets: Targets) -> list[Tensor]:
-    """Every head's output on some prompts; per layer (B, T, H, K)."""
-    with torch.no_grad(), record(model) as z:
+@torch.no_grad()
+def values_of(
+    model: Model, ids: list[list[int]], targets: Targets, parts: Collection[str]
+) -> dict[str, list[Tensor]]:  # fmt: skip
+    """The values of some parts on some prompts; per layer (B, T, X, W)."""
+    with recorded(model, parts) as values:
         metrics_of(model, ids, targets)
-    return [z[layer] for layer in range(model.n_layers)]
+    return values
 
 
 def z_and_gradient(
     model: Model, ids: list[list[int]], targets: Targets, *, embedding_BTD: Tensor | None = None
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Every head's output and the gradient of its prompt's metric there; per layer (B, T, H, K).
+    """Every head's output and the gradient of its prompt's metric there; per layer (B, T, H, K)."""
+    values, slopes = values_and_gradients(model, ids, targets, ("z",), embedding_BTD=embedding_BTD)
+    return values["z"], slopes["z"]
+
+
+def values_and_gradients(
+    model: Model, ids: list[list[int]], targets: Targets, parts: Collection[str], *, embedding_BTD: Tensor | None = None
+) -> tuple[dict[str, list[Tensor]], dict[str, list[Tensor]]]:
+    """The values of some parts and the gradient of each prompt's metric there; per layer (B, T, X, W).
 
     embedding_BTD: run with these token embeddings instead of the prompts' own.
     """
-    z: list[Tensor] = [torch.empty(0)] * model.n_layers
-    nudges: list[Tensor] = [torch.empty(0)] * model.n_layers
+    values: dict[str, list[Tensor]] = {part: [torch.empty(0)] * model.n_layers for part in parts}
+    nudges: dict[str, list[Tensor]] = {part: [torch.empty(0)] * model.n_layers for part in parts}
+    with ExitStack() as stack:
+        stack.enter_context(torch.enable_grad())
+        for part in parts:
 
-    def nudge(z_BTHK: Tensor, call: Call) -> Tensor:
-        # Adding nothing, but something that can be differentiated by: z itself need not require gradients.
-        z[call.layer] = z_BTHK.detach()
-        nudges[call.layer] = torch.zeros_like(z_BTHK, requires_grad=True)
-        return z_BTHK + nudges[call.layer]
+            def nudge(value: Tensor, layer: int, part: str = part) -> Tensor:
+                # Adding nothing, but something that can be differentiated by: the value need not require gradients.
+                values[part][layer] = value.detach()
+                nudges[part][layer] = torch.zeros_like(value, requires_grad=True)
+                return value + nudges[part][layer]
 
-    with torch.enable_grad(), armed(model.hf, nudge), embedded(model, embedding_BTD):
-        gradients = torch.autograd.grad(metrics_of(model, ids, targets).sum(), nudges)
-    return z, list(gradients)
+            stack.enter_context(edited(model, part, nudge))
+        stack.enter_context(embedded(model, embedding_BTD))
+        metric = metrics_of(model, ids, targets).sum()
+        slopes = iter(torch.autograd.grad(metric, [one for part in parts for one in nudges[part]]))
+    return values, {part: [next(slopes) for _ in range(model.n_layers)] for part in parts}
 
 
 def embeddings(model: Model, ids: list[list[int]]) -> Tensor:

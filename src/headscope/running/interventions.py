@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from headscope.errors import InputError
-from headscope.models.attention import Call, armed
+from headscope.models.attention import Call, Inside, armed
 from headscope.models.model import Model
 from headscope.records import Circuit, Head, is_naming, which_heads
 
@@ -152,6 +152,43 @@ def masked(
     named = mask_of(model, heads)
     with patched(model, 1 - named + factor * named, steps=steps):
         yield
+
+
+@contextmanager
+def knocked_out(
+    model: Model, heads: Circuit | Head | Iterable[Head], *, queries: int | Sequence[int] | None = None,
+    keys: int | Sequence[int] | None = None,
+) -> Iterator[None]:  # fmt: skip
+    """Cut query positions from key positions in some heads, before the softmax: the other keys take over their share.
+
+    Args:
+        model: what `load` returned.
+        heads: as in `masked`.
+        queries, keys: a position or several, from the end where negative; all of them unless given. A query that is cut
+            from every key adds nothing up: its z is zero.
+    """
+    chosen_LH = mask_of(model, heads) != 0
+    layers = chosen_LH.any(1).nonzero().flatten().tolist()
+
+    def cut(visible_BTHS: Tensor, layer: int) -> Tensor:
+        T, S = visible_BTHS.shape[1], visible_BTHS.shape[3]
+        query_T, key_S = _among(queries, S, visible_BTHS.device)[S - T :], _among(keys, S, visible_BTHS.device)
+        head_H = chosen_LH[layer].to(visible_BTHS.device)
+        return visible_BTHS & ~(query_T[:, None, None] & head_H[:, None] & key_S)
+
+    with armed(model.hf, inside=Inside("visible", cut, layers)):
+        yield
+
+
+def _among(positions: int | Sequence[int] | None, length: int, device: torch.device) -> Tensor:
+    """(length,): which positions are meant."""
+    meant = torch.zeros(length, dtype=torch.bool, device=device)
+    chosen = [positions] if isinstance(positions, int) else range(length) if positions is None else positions
+    for at in chosen:
+        if not -length <= at < length:
+            raise InputError(f"There is no position {at}: the model runs at {length}, 0 to {length - 1}.")
+        meant[at] = True
+    return meant
 
 
 @contextmanager

@@ -60,17 +60,24 @@ def narrowed(head: nn.Linear, wanted: Tensor) -> AbstractContextManager[None]:
     return replaced(head, lambda hidden: nn.functional.linear(hidden, weight, bias))
 
 
+def layers_of(model: Model) -> list[tuple[nn.Module, nn.Module]]:
+    """Every layer, the member of the model's list of layers, and the attention module inside it."""
+    if "layers" not in model.kept:
+        sites = {
+            module.headscope_site.layer: (name, module)  # pyright: ignore[reportAttributeAccessIssue]
+            for name, module in model.hf.named_modules()
+            if hasattr(module, "headscope_site")
+        }
+        found = [sites[index] for index in range(model.n_layers)]
+        model.kept["layers"] = [(_layer_above(model.hf, name, model.n_layers), module) for name, module in found]
+    return model.kept["layers"]
+
+
 def find_layer_modules(model: Model) -> list[LayerModules]:
     """Watch one short run: which module is each layer's attention, what feeds it, and what projects z."""
     hf = model.hf
     seen: dict[nn.Module, tuple[Tensor, Any]] = {}
-    sites = {
-        module.headscope_site.layer: (name, module)  # pyright: ignore[reportAttributeAccessIssue]
-        for name, module in hf.named_modules()
-        if hasattr(module, "headscope_site")
-    }
-    layers = [_layer_above(hf, sites[index][0], model.n_layers) for index in range(model.n_layers)]
-    attentions = [sites[index][1] for index in range(model.n_layers)]
+    layers, attentions = map(list, zip(*layers_of(model), strict=True))
     around = [*layers, *attentions]
     hooks = [
         module.register_forward_hook(

@@ -16,7 +16,7 @@ from headscope.models.model import Model
 from headscope.progress import bar
 from headscope.records import Check
 from headscope.running.batching import batches, in_parts, same_length
-from headscope.running.targets import Targets, metrics_of, refuse_unfit, target_logits
+from headscope.running.targets import Targets, asked_of, metrics_of, refuse_unfit, target_logits
 from headscope.tasks.metrics import COMPARING, metric_of, name_of
 from headscope.tasks.task import Task
 
@@ -93,7 +93,7 @@ def each_batch(
         for group in batches(model, task, purpose):
 
             def part(rows: Sequence[int]) -> None:
-                run(rows, Targets.of(task, rows, model.device))
+                run(rows, asked_of(model, task, rows))
                 progress.advance(len(rows))
 
             in_parts(model, purpose, group, part, each=len(task.clean_rows[group[0]]))

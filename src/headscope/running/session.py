@@ -17,13 +17,14 @@ is checked once per model against plain interventions. A model that fails the ch
 `Engine.reason` says why.
 
 Shape letters: C masks, B prompts, R = C * B rows, T positions (behind the shared prefix), P of them that predict a
-target, S keys, L layers, H heads, K head width, D stream width, V vocabulary.
+target, S keys, L layers, H heads, X components of a layer at a site, K head width, W width of a value there, D stream
+width, V vocabulary.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -31,10 +32,10 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
-from headscope.models.attention import Call, armed
+from headscope.models.eager import Edit
 from headscope.models.model import Model
 from headscope.running.batching import in_parts
-from headscope.running.interventions import Fill, patched, record
+from headscope.running.interventions import Fill, record
 from headscope.running.layer_modules import (
     LayerModules,
     find_layer_modules,
@@ -45,7 +46,11 @@ from headscope.running.layer_modules import (
     with_hidden,
     wrapped,
 )
+from headscope.running.sites import edited, recorded, site_of
 from headscope.running.targets import Targets, metrics_of, narrow_head, target_logits
+
+# By closed layer, what of each component stays, (C, B, T, X).
+Masks = Mapping[int, Tensor]
 
 
 class Engine:
@@ -80,8 +85,8 @@ class Session:
     """A batch of rows of one length, run once, ready to be run again under many masks.
 
     ids: prompts with their targets behind them, all but the last token (`task.clean_rows`). other_ids: rows whose
-    heads' outputs fill the closed heads (corrupt fill); or `fill`: per layer (H, K) or (B, T, H, K); neither means
-    zero. start: positions before it are left as they are under every mask.
+    values fill the closed heads (corrupt fill); or `fill`: by part of the site, per layer (X, W) or (B, T, X, W);
+    neither means zero. start: positions before it are left as they are under every mask. site: where masks act.
     """
 
     def __init__(
@@ -91,23 +96,23 @@ class Session:
         targets: Targets,
         *,
         other_ids: list[list[int]] | None = None,
-        fill: Fill | None = None,
+        fill: Mapping[str, Fill] | None = None,
         start: int = 0,
         engine: Engine | None = None,
+        site: str | None = None,
     ):
-        self.model, self.ids, self.targets = model, ids, targets
+        self.model, self.ids, self.targets, self.site = model, ids, targets, site_of(model, site)
         self.engine = engine or engine_of(model)
         self.other_metric_B: Tensor | None = None
         latest = len(ids[0]) - targets.positions
         self.start = min(start, latest)
         if other_ids is not None:
-            with record(model) as z_other:
+            with recorded(model, self.site.columns) as fill:
                 self.other_metric_B = metrics_of(model, other_ids, targets)
-            fill = [z_other[layer] for layer in range(model.n_layers)]
             if self.engine.fast:
                 shared = min(_shared(a, b) for a, b in zip(ids, other_ids, strict=True))
                 self.start = max(self.start, min(shared, latest))
-        self.fill = fill
+        self.fill = fill or {}
         if self.engine.fast:
             self._run_base()
         else:
@@ -141,89 +146,107 @@ class Session:
             self._prefix = [(k[..., :start, :].clone(), v[..., :start, :].clone()) for k, v in pairs]
 
     def metrics(self, keep: Tensor) -> Tensor:
-        """Metric of every prompt under every mask, (C, B). keep: (C, L, H), or (C, B, L, H) for masks per prompt."""
-        keep_CBLH = keep if keep.ndim == 4 else keep[:, None]
-        closed_CL = (keep_CBLH != 1).any(dim=3).any(dim=1)
+        """Metric of every prompt under every mask, (C, B). keep: (C, L, X), or (C, B, L, X) for masks per prompt."""
+        keep_CBLX = keep if keep.ndim == 4 else keep[:, None]
+        closed_CL = (keep_CBLX != 1).any(dim=3).any(dim=1)
         first_C = torch.where(closed_CL.any(1), closed_CL.int().argmax(1), self.model.n_layers)
-        out_CB = self.metric_B.repeat(len(keep_CBLH), 1)
+        out_CB = self.metric_B.repeat(len(keep_CBLX), 1)
         for first in first_C.unique().tolist():
             if first == self.model.n_layers:
                 continue
             which = (first_C == first).nonzero().flatten().tolist()
 
-            def run(part: Sequence[int], first: int = first) -> None:
-                chosen = list(part)
-                out_CB[chosen] = self._pass(keep_CBLH[chosen], first if self.engine.fast else None)
+            def run(part: Sequence[int], first: int = first, which: list[int] = which) -> None:
+                chosen = [which[i] for i in part]
+                closed = closed_CL[chosen].any(0).nonzero().flatten().tolist()
+                out_CB[chosen] = self._pass({at: keep_CBLX[chosen, :, None, at] for at in closed}, first)
 
-            in_parts(self.model, "masks", which, run, each=(len(self.ids[0]) - self.start) * len(self.ids))
+            self._in_parts(len(which), run)
         return out_CB
 
-    def _pass(self, keep_CBLH: Tensor, first: int | None) -> Tensor:
-        C, B = len(keep_CBLH), len(self.ids)
-        if first is None:
-            fill = None
-            if self.fill is not None:
-                values = [self.fill[layer] for layer in range(self.model.n_layers)]
-                fill = [v.repeat(C, 1, 1, 1) if v.ndim == 4 and len(v) == B else v for v in values]
-            keep = keep_CBLH.expand(C, B, -1, -1).flatten(0, 1)
-            if self.start:
-                keep = keep[:, None].repeat(1, len(self.ids[0]), 1, 1)
-                keep[:, : self.start] = 1.0
-            with patched(self.model, keep, fill=fill):
-                logits_RPV = target_logits(self.model, self.ids * C, self.targets)
-            return torch.stack([self.targets(logits_BPV) for logits_BPV in logits_RPV.split(B)])
+    def metrics_at(self, layer: int, keep_CTX: Tensor) -> Tensor:
+        """The same for masks that close components of one layer only, (C, B). keep_CTX: one position for all, or as
+        many as a row has."""
+        out_CB = self.metric_B.repeat(len(keep_CTX), 1)
+
+        def run(part: Sequence[int]) -> None:
+            out_CB[list(part)] = self._pass({layer: keep_CTX[list(part), None]}, layer)
+
+        self._in_parts(len(keep_CTX), run)
+        return out_CB
+
+    def _in_parts(self, masks: int, run: Callable[[Sequence[int]], None]) -> None:
+        in_parts(self.model, "masks", range(masks), run, each=(len(self.ids[0]) - self.start) * len(self.ids))
+
+    def _pass(self, keep: Masks, first: int) -> Tensor:
+        """One pass under some masks; keep: by closed layer, (C, B, T, X), each of B and T one where it is for all."""
+        C, B = len(keep[first]), len(self.ids)
         P, (narrow, targets) = self.targets.positions, narrow_head(self.model, self.targets)
-        tap = self._tap(keep_CBLH)
         with ExitStack() as stack:
-            stack.enter_context(narrow)
-            for replacement in self._replacements(keep_CBLH, first):
-                stack.enter_context(replaced(*replacement))
-            stack.enter_context(armed(self.model.hf, tap))
+            if self.engine.fast:
+                stack.enter_context(narrow)
+                for replacement in self._replacements(keep, first):
+                    stack.enter_context(replaced(*replacement))
+            for part in self.site.columns:
+                stack.enter_context(edited(self.model, part, self._edit(part, keep, first), keep))
+            if not self.engine.fast:
+                logits_RPV = target_logits(self.model, self.ids * C, self.targets)
+                return torch.stack([self.targets(logits_BPV) for logits_BPV in logits_RPV.split(B)])
             rows = [row[self.start :] for row in self.ids] * C
             cache = _PrefixCache(self._prefix) if self.start else None
             ids_RT = torch.tensor(rows, device=self.model.device)
             out = self.model.hf(input_ids=ids_RT, past_key_values=cache, use_cache=cache is not None, logits_to_keep=P)
         return torch.stack([targets(logits_BPV) for logits_BPV in out.logits[:, -P:].split(B)])
 
-    def _tap(self, keep_CBLH: Tensor) -> Callable[[Tensor, Call], Tensor]:
-        """z' = m * z + (1 - m) * fill for rows that are prompts under masks, without repeating the fill."""
-        closed = (keep_CBLH != 1).any(dim=3).any(dim=1).any(dim=0).tolist()
+    def _edit(self, part: str, keep: Masks, first: int) -> Edit:
+        """v' = m * v + (1 - m) * fill for rows that are prompts under masks, without repeating the fill."""
 
-        def tap(z_RTHK: Tensor, call: Call) -> Tensor:
-            if not closed[call.layer]:
-                return z_RTHK
-            z_CBTHK = z_RTHK.unflatten(0, (-1, len(self.ids)))
-            return self._filled(z_CBTHK, keep_CBLH, call.layer).flatten(0, 1)
+        def edit(value_RTXW: Tensor, layer: int) -> Tensor:
+            if layer == first and self.engine.fast and part == "resid_pre":
+                return value_RTXW  # (It starts from a kept stream, which is filled already.)
+            value_CBTXW = value_RTXW.unflatten(0, (-1, len(self.ids)))
+            return self._filled(part, value_CBTXW, layer, keep[layer]).flatten(0, 1)
 
-        return tap
+        return edit
 
-    def _filled(self, z_CBTHK: Tensor, keep_CBLH: Tensor, layer: int) -> Tensor:
-        m = keep_CBLH[:, :, None, layer, :, None].to(z_CBTHK)
-        if self.fill is None:
-            return m * z_CBTHK
-        fill = self.fill[layer].to(z_CBTHK)
+    def _filled(self, part: str, value_CBTXW: Tensor, layer: int, keep_CBTX: Tensor) -> Tensor:
+        # Values begin at different positions (behind a prefix, or where only the target goes on), and end at the last.
+        length, T = len(self.ids[0]), value_CBTXW.shape[2]
+        keep_CBTX = keep_CBTX[..., self.site.columns[part]]
+        if self.start > length - T and keep_CBTX.shape[2] == 1:
+            keep_CBTX = keep_CBTX.repeat(1, 1, length, 1)
+            keep_CBTX[:, :, : self.start] = 1.0
+        keep_CBTX = keep_CBTX[:, :, -T:] if keep_CBTX.shape[2] > 1 else keep_CBTX
+        m = keep_CBTX[..., None].to(value_CBTXW)
+        if part not in self.fill:
+            return m * value_CBTXW
+        fill = self.fill[part][layer].to(value_CBTXW)
         if fill.ndim == 4 and fill.shape[1] > 1:
-            fill = fill[:, self.start :]
-        return m * z_CBTHK + (1 - m) * fill
+            fill = fill[:, -T:]
+        return m * value_CBTXW + (1 - m) * fill
 
-    def _replacements(self, keep_CBLH: Tensor, first: int) -> Iterator[tuple[nn.Module, Callable]]:
+    def _replacements(self, keep: Masks, first: int) -> Iterator[tuple[nn.Module, Callable]]:
         """(module, its forward for this pass)."""
-        C, last = len(keep_CBLH), self.model.n_layers - 1
+        C, last = len(keep[first]), self.model.n_layers - 1
         parts = self.engine.parts
         for layer in range(first):
             yield parts[layer].layer, lambda *a, p=parts[layer], **k: wrapped(hidden_of(a, k), p.layer_outputs)
+        stream_CBTD = self._stream[first].expand(C, *self._stream[first].shape)
+        if "resid_pre" in self.site.columns:
+            stream_CBTD = self._filled("resid_pre", stream_CBTD[:, :, :, None], first, keep[first])[:, :, :, 0]
 
         def from_stream(call_layer: Callable, args: tuple, kwargs: dict) -> Any:
-            stream_BTD = self._stream[first]
-            stream_RTD = stream_BTD.expand(C, *stream_BTD.shape).flatten(0, 1)
-            args, kwargs = with_hidden(args, kwargs, stream_RTD)
+            args, kwargs = with_hidden(args, kwargs, stream_CBTD.flatten(0, 1))
             return call_layer(*args, **kwargs)
 
         p = parts[first]
-        known_z = p.projection is not None
+        # What attention reads is as it was unless the site is in it or before it.
+        known_z = p.projection is not None and not {"q", "k", "v", "pattern", "resid_pre"} & self.site.columns.keys()
         if known_z:
             z_CBTHK = self._z[first].expand(C, *self._z[first].shape)
-            z_RTD = self._filled(z_CBTHK, keep_CBLH, first).flatten(0, 1).flatten(2)
+            if "z" in self.site.columns:
+                z_CBTHK = self._filled("z", z_CBTHK, first, keep[first])
+            z_RTD = z_CBTHK.flatten(0, 1).flatten(2).contiguous()
         trim = parts[last].norm is not None
         if first < last or not trim:
             original = p.layer.forward

@@ -11,6 +11,7 @@ D stream width, V vocabulary.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
@@ -23,7 +24,18 @@ from headscope.errors import InputError
 from headscope.models.model import Model
 from headscope.running.batching import out_of_memory
 from headscope.running.layer_modules import narrowed, replaced
-from headscope.tasks.metrics import BUILT_IN, COMPARING, NARROW, Metric, log_prob, metric_of, name_of
+from headscope.tasks.metrics import (
+    AGAINST_CLEAN,
+    ANSWERING,
+    BUILT_IN,
+    COMPARING,
+    NARROW,
+    Metric,
+    accuracy,
+    log_prob,
+    metric_of,
+    name_of,
+)
 from headscope.tasks.task import Task
 
 
@@ -40,6 +52,7 @@ class Targets:
     wrong_BPA: Tensor
     has_wrong_BPA: Tensor
     fields: Sequence[dict[str, Any]] = ()  # what else is known of each prompt
+    clean_BPV: Tensor | None = None  # logits of the clean run, for metrics that compare with it
 
     @classmethod
     def of(cls, task: Task, rows: Sequence[int], device: torch.device) -> Targets:
@@ -80,13 +93,19 @@ class Targets:
     def __call__(self, logits_BPV: Tensor) -> Tensor:
         metric = metric_of(self.metric)
         logits_BPV = logits_BPV.float() if logits_BPV.dtype in (torch.float16, torch.bfloat16) else logits_BPV
-        return metric(logits_BPV, self) if metric in BUILT_IN else self._checked(metric, logits_BPV)
+        value = metric(logits_BPV, self) if metric in BUILT_IN else self._checked(metric, logits_BPV)
+        if logits_BPV.requires_grad and not value.requires_grad:
+            raise InputError(
+                f"The metric {name_of(self.metric)} has no gradient, which this method needs: compute it from the "
+                "logits with torch."
+            )
+        return value
 
     def _checked(self, metric: Metric, logits_BPV: Tensor) -> Tensor:
         """What a metric of the user's gives, or what is wrong with it in one line."""
         name = f"The metric {name_of(self.metric)}"
         try:
-            value: Any = metric(logits_BPV, self)
+            value: Any = metric(logits_BPV) if _takes_one(metric) else metric(logits_BPV, self)  # pyright: ignore[reportCallIssue]
         except Exception as error:
             if isinstance(error, InputError) or out_of_memory(error):
                 raise
@@ -99,17 +118,33 @@ class Targets:
             raise InputError(f"{name}: expected a tensor with a number per prompt, ({len(self)},), found {found}.")
         if not bool(value.isfinite().all()):
             raise InputError(f"{name}: expected finite numbers, found {value[~value.isfinite()][0].item()}.")
-        if logits_BPV.requires_grad and not value.requires_grad:
-            raise InputError(f"{name} has no gradient, which this method needs: compute it from the logits with torch.")
         return value
 
     def solved(self, logits_BPV: Tensor) -> Tensor:
         """Whether each prompt is solved: its right tokens beat the wrong ones, or, for metrics that compare none, the
         likeliest token is a right one at every position of its target; (B,)."""
-        if metric_of(self.metric) in COMPARING:
+        if metric_of(self.metric) in (*COMPARING, accuracy):
             return self(logits_BPV) > 0
         best_BP1 = logits_BPV.argmax(-1, keepdim=True)
         return (((self.right_BPA == best_BP1) & self.has_right_BPA).any(-1) | ~self.in_target_BP).all(-1)
+
+
+def asked_of(model: Model, task: Task, rows: Sequence[int]) -> Targets:
+    """The targets of some of a task's prompts, with the clean run where the metric compares with it."""
+    targets = Targets.of(task, rows, model.device)
+    if metric_of(task.metric) not in AGAINST_CLEAN:
+        return targets
+    with torch.no_grad():
+        return replace(targets, clean_BPV=target_logits(model, [task.clean_rows[i] for i in rows], targets))
+
+
+def _takes_one(metric: Metric) -> bool:
+    """Whether a metric of the user's reads logits alone."""
+    try:
+        wanted = inspect.signature(metric).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return sum(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD, one.VAR_POSITIONAL) for one in wanted) == 1
 
 
 def _pad(tokens: list[list[list[int]]], positions: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -168,7 +203,7 @@ def refuse_unfit(model: Model, task: Task, *, corrupt: bool = False) -> None:
     another tokenizer, too many tokens, and, where they are needed, no corrupt prompts."""
     metric = metric_of(task.metric)
     there = sum(bool(target and all(target)) for target in task.right)
-    if not len(task) or there < len(task):
+    if not len(task) or (there < len(task) and metric in ANSWERING):
         raise InputError(
             f"Task {task.name} has no targets: expected for every prompt a text that should follow it, found {there} "
             f"for {len(task)} prompts."
@@ -185,7 +220,7 @@ def refuse_unfit(model: Model, task: Task, *, corrupt: bool = False) -> None:
         )
     config = model.hf.config.get_text_config()
     prompts = task.clean_rows + (task.corrupt_rows if task.corrupt_ids else [])
-    highest = max(max(map(max, prompts)), max(max(map(max, target)) for target in task.right))
+    highest = max(token for row in [*prompts, *(at for target in task.right for at in target)] for token in row)
     if highest >= config.vocab_size:
         raise InputError(
             f"Task {task.name} was made for another tokenizer ({task.tokenizer}): it has token {highest}, "

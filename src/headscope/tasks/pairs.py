@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headscope.errors import InputError
-from headscope.tasks.metrics import COMPARING, Metric, metric_of, name_of
+from headscope.tasks.metrics import ANSWERING, COMPARING, Metric, metric_of, name_of
 from headscope.tasks.task import Task, encode, refuse_closing_token, tokenizer_name
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def refuse_lacking(
     """A pair that is the same text twice, or has not what its metric reads."""
     if clean == corrupt:
         raise InputError(f"{where}: clean and corrupt must differ, found the same text twice.")
-    if isinstance(metric, str) and not answers:
+    if metric_of(metric) in ANSWERING and not answers:
         raise InputError(f'{where}: "answers" is missing or empty; give the text that should follow the clean prompt.')
     if not wrong and metric_of(metric) in COMPARING:
         raise InputError(

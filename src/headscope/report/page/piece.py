@@ -41,7 +41,7 @@ def piece_of(record: object) -> str:
 
 def _part(record: object) -> tuple[str, dict[str, Any], int] | None:
     """Which piece shows a record, what it shows, and how high that is in pixels."""
-    if isinstance(record, Scores) and record.values.ndim == 2:
+    if isinstance(record, Scores) and record.axes == ["layer", "head"]:
         return "scores", {**score_part(record), "title": about(record)}, _map_height(record.values)
     if isinstance(record, Circuit) and not record.shape:
         values = record.keep if record.values is None else record.values
