@@ -55,6 +55,7 @@ FLAGS = {
         "dense trained --task -t --heads-by --edges-by --text --sequences --length --threshold --n -n --seed --format "
         "--json --out -o"
     ),
+    "atlas": "model --runs --out -o --seed --json",
     "merge": "adapter base --out -o",
     "report": "runs --out -o --title",
     "view": "folder --port",

@@ -332,4 +332,4 @@ def test_the_wheel_has_the_assets():
     from headscope.report.page.html import ASSETS, SCRIPTS
 
     there = {path.name for path in ASSETS.iterdir()}
-    assert {*SCRIPTS, "page.html", "page.css", "live.js", "piece.js"} == there
+    assert {*SCRIPTS, "page.html", "page.css", "live.js", "piece.js", "atlas.js"} == there

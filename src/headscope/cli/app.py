@@ -14,6 +14,7 @@ import typer
 from rich.table import Table
 
 import headscope
+from headscope.cli import atlas as cli_atlas
 from headscope.cli import frontier as cli_frontier
 from headscope.cli import functions as cli_functions
 from headscope.cli import report as cli_report
@@ -127,6 +128,7 @@ cli_roles.register(app)
 cli_functions.register(app)
 cli_sparse.register(app)
 cli_frontier.register(app)
+cli_atlas.register(app)
 cli_report.register(app)
 cli_reproduce.register(app)
 
