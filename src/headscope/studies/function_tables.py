@@ -16,13 +16,14 @@ from headscope.functions.comet import Comet, Environment
 from headscope.functions.embedding import embedder as load_embedder
 from headscope.functions.masking import choose
 from headscope.functions.probe import elbow
+from headscope.functions.questions import chosen_functions
 from headscope.progress import bar
 from headscope.records import head_name
 from headscope.records.files import write_json
 from headscope.report.outputs import write
 from headscope.report.outputs.functions import Functions
 from headscope.runs.run import open_run
-from headscope.studies.functions import Outcome, Subject, chosen_functions, read_questions, run_study
+from headscope.studies.functions import Outcome, Subject, read_questions, run_study
 from headscope.studies.settings import FunctionSettings
 
 # Scores in the tables, in this order; cosine, similarity and comet only where they were computed.

@@ -113,8 +113,9 @@ def head_grids(named: Mapping[str, np.ndarray], *, title: str, width: float | No
         values = values_LH.T if flat else values_LH
         look = {"cmap": "PuOr_r", "vmin": -1} if (values < 0).any() else {"cmap": "Blues", "vmin": 0}
         image = axes.imshow(values, vmax=1, aspect="auto", interpolation="nearest", **look)
-        label_heads(axes, *values.shape, flat)
-        axes.set_xticks(range(0, values.shape[1], math.ceil(values.shape[1] / 6)))
+        rows, columns = values.shape
+        label_heads(axes, rows, columns, flat)
+        axes.set_xticks(range(0, columns, math.ceil(columns / 6)))
         axes.set_title(name, fontsize=8, loc="left")
         figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02).ax.tick_params(labelsize=6)
     figure.suptitle(title, fontsize=8, x=0.01, ha="left")
