@@ -89,7 +89,7 @@ ODD = {
         "per_prompt must have H = 4, as other arrays of it",
     ),
     "a dimension less": ({"values": np.zeros(6)}, r"values must be an array \(L, H\), found \(6,\)"),
-    "a number for a name": ({"model": 3}, "model must be a text, found 3"),
+    "a number for a name": ({"model": 3}, "model must be a text, found a number"),
     "a list for an object": ({"settings": [1]}, "settings must be an object, found a list"),
 }
 
