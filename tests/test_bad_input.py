@@ -109,9 +109,15 @@ DAMAGE: list[tuple[Callable[[Path], Any], str]] = [
     (lambda f: edit_config(f, hidden_size="wide"), "'hidden_size' expected int, got str"),
     (lambda f: edit_config(f, num_hidden_layers=3), "missing or of another shape: 9, the first model.layers.2."),
     (lambda f: edit_config(f, intermediate_size=40), "the first model.layers.0.mlp.down_proj.weight of another shape"),
-    (lambda f: (f / "config.json").write_text("{not json"), "config.json cannot be read as JSON"),
-    (lambda f: (f / "config.json").write_bytes(b"\xff\xfe"), "config.json cannot be read as JSON"),
-    (lambda f: (f / "config.json").write_text("[1]"), "config.json must hold a JSON object, found list"),
+    (
+        lambda f: (f / "config.json").write_text("{not json"),
+        "the config of a model, found bad JSON",
+    ),
+    (
+        lambda f: (f / "config.json").write_bytes(b"\xff\xfe"),
+        "the config of a model, found bad JSON",
+    ),
+    (lambda f: (f / "config.json").write_text("[1]"), "config.json must be an object, found a list"),
     (lambda f: cut(f / WEIGHTS, 30_000), "damaged or cut short"),
     (lambda f: cut(f / WEIGHTS, 100), "damaged or cut short"),
     (lambda f: cut(f / WEIGHTS, 0), "damaged or cut short"),

@@ -27,11 +27,12 @@ FLOORS = [
     {"models", "tasks"},
     {"runs"},
     {"records"},
-    {"errors", "progress"},
+    {"schema"},
+    {"errors", "progress", "stopping"},
 ]
 FLOOR = {part: number for number, floor in enumerate(FLOORS) for part in floor}
 # Stricter than their floor.
-ONLY = {"report": {"runs", "records", "errors"}}
+ONLY = {"report": {"runs", "records", "schema", "errors"}}
 
 MODULES = sorted(path for path in ROOT.rglob("*.py") if path not in (ROOT / "__init__.py", ROOT / "__main__.py"))
 

@@ -253,7 +253,7 @@ def test_a_reproduction_brings_its_numbers_and_its_runs(tmp_path):
     assert [figure["place"] for figure in extra["figures"]] == [0, 1, None]
     assert data_of(build_page([tmp_path / "all"]))["extra"]["numbers"] == numbers
     (tmp_path / "all" / "reproduce.json").write_text("{")
-    with pytest.raises(hs.InputError, match="cannot be read"):
+    with pytest.raises(hs.InputError, match=r"reproduce\.json: expected a reproduction, found bad JSON"):
         find_runs([tmp_path / "all"])
 
 

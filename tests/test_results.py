@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from safetensors import safe_open
 from safetensors.numpy import save_file
 
 import headscope
@@ -28,7 +29,7 @@ from headscope.runs.run import Run, read_manifest
 RANDOM = np.random.default_rng(0)
 SCORES = Scores(
     "a model", "ioi", "patching",
-    values=np.array([[0.1, -2.5, np.nan], [np.inf, 1e-45, -0.0]], np.float32),
+    values=np.array([[0.1, -2.5, 3e38], [-3e38, 1e-45, -0.0]], np.float32),
     per_prompt=RANDOM.normal(size=(5, 2, 3)).astype(np.float32)[:, :, ::-1],
     settings={"n": 5, "seed": None, "direction": "noising", "nested": {"list": [1, 2.5, "ü"]}, "third": 1 / 3},
 )  # fmt: skip
@@ -63,7 +64,11 @@ def test_a_record_comes_back_as_it_was(tmp_path: Path, record: Record):
 
 @settings(max_examples=30, deadline=None)
 @given(
-    values=hnp.arrays(np.float32, hnp.array_shapes(min_dims=2, max_dims=2, max_side=4)),
+    values=hnp.arrays(
+        np.float32,
+        hnp.array_shapes(min_dims=2, max_dims=2, max_side=4),
+        elements=st.floats(width=32, allow_nan=False, allow_infinity=False),
+    ),
     n=st.integers(0, 3),
     text=st.text(st.characters(exclude_categories=["Cs"])),
     number=st.floats(allow_nan=False) | st.integers() | st.none() | st.booleans(),
@@ -74,6 +79,48 @@ def test_any_scores_come_back(tmp_path_factory: pytest.TempPathFactory, values, 
     )
     path = tmp_path_factory.mktemp("any") / "scores.safetensors"
     same(Scores.load(scores.save(path)), scores)
+
+
+ODD = {
+    "NaN": ({"values": np.full((2, 3), np.nan)}, "values must hold finite numbers, found nan"),
+    "infinity": ({"per_prompt": np.full((5, 2, 3), -np.inf)}, "per_prompt must hold finite numbers, found -inf"),
+    "other sizes": (
+        {"values": np.zeros((2, 4))},
+        "per_prompt must have H = 4, as other arrays of it",
+    ),
+    "a dimension less": ({"values": np.zeros(6)}, r"values must be an array \(L, H\), found \(6,\)"),
+    "a number for a name": ({"model": 3}, "model must be a text, found a number"),
+    "a list for an object": ({"settings": [1]}, "settings must be an object, found a list"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), ODD.values(), ids=ODD)
+def test_odd_scores_are_neither_saved_nor_read(tmp_path: Path, change: dict[str, Any], message: str):
+    odd = replace(SCORES, **change)
+    with pytest.raises(InputError, match=message):
+        odd.save(tmp_path / "odd")
+    rest = {f.name: getattr(odd, f.name) for f in fields(odd)}
+    arrays = {name: np.ascontiguousarray(rest.pop(name)) for name in ("values", "per_prompt")}
+    header = json.dumps({"record": "Scores", "fields": rest})
+    save_file(arrays, tmp_path / "odd", metadata={"headscope": header})
+    with pytest.raises(InputError, match=message):
+        Scores.load(tmp_path / "odd")
+
+
+def test_edge_scores_are_of_their_graph():
+    scores = EdgeScores("m", "t", "eap", np.zeros(7, np.float32), np.zeros((0, 7), np.float32), SHAPE)
+    with pytest.raises(InputError, match="values must be of 15 edges, found 7"):
+        scores.refuse_odd("it")
+    with pytest.raises(InputError, match='"n_layers" must be at most 1000'):
+        replace(scores, shape={**SHAPE, "n_layers": 10**9}).refuse_odd("it")
+
+
+def test_a_curve_without_an_effect_says_so_in_its_file(tmp_path: Path):
+    path = replace(CURVE, explained=np.full(3, np.nan)).save(tmp_path / "curve")
+    with safe_open(path, framework="numpy") as file:
+        said = json.loads(file.metadata()["headscope"])["missing"]
+    assert said == {"explained": "clean and base metric are the same: there is no effect to explain"}
+    assert np.isnan(Curve.load(path).explained).all()
 
 
 def test_saving_again_replaces_the_file(tmp_path: Path):
@@ -388,7 +435,9 @@ def test_an_empty_folder_will_do(tmp_path: Path):
     assert Run.open(tmp_path, command="heads", settings=ASKED).manifest.files == []
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"command": "heads", "settings": {}}', "\xff"])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "{}", '{"command": "heads", "settings": {}}', "\xff", "[" * 100_000, "1" * 5000]
+)
 def test_a_manifest_of_something_else_is_refused(tmp_path: Path, content: str):
     (tmp_path / "manifest.json").write_bytes(content.encode("latin-1"))
     with pytest.raises(InputError, match=r"manifest\.json is not the manifest of a run: "):

@@ -120,6 +120,17 @@ def test_several_values_may_be_typed():
     ("wrong", "message"),
     [
         ({"n": 0}, "--n must be at least 1, found 0"),
+        ({"n": 10**9}, "--n must be at most 100000, found 1000000000"),
+        ({"n": "many"}, "--n must be a whole number, found 'many'"),
+        ({"seed": -1}, "--seed must be at least 0, found -1"),
+        ({"seed": 10**20}, "--seed must be at most 2147483647, found 100000000000000000000"),
+        ({"threshold": float("nan")}, "--threshold must be a finite number, found nan"),
+        ({"threshold": float("inf")}, "--threshold must be a finite number, found inf"),
+        ({"threshold": -1}, "--threshold must be above 0, found -1"),
+        ({"models": ("m" * 300,)}, "models must be of at most 255 bytes between slashes or commas"),
+        ({"models": ("m/" * 2500,)}, "models must be of at most 255 bytes .* and 4096 in all"),
+        ({"models": ("m\udcff",)}, "models must be a text that UTF-8 can carry"),
+        ({"models": ("m\0",)}, "models must be a text without NUL"),
         ({"tasks": ()}, "--task is empty"),
         ({"tasks": ("ooi",)}, "Unknown task 'ooi'. Known: ioi"),
         ({"fill": "sand"}, "Unknown fill 'sand'. Known: corrupt, mean, zero"),
@@ -129,6 +140,32 @@ def test_several_values_may_be_typed():
 def test_a_record_refuses_what_it_cannot_be(wrong: dict[str, Any], message: str):
     with pytest.raises(InputError, match=message):
         studies.HeadSettings(**{"models": ("m",), "tasks": ("ioi",), **wrong})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"margin": float("inf")}, "--margin must be a finite number, found inf"),
+        ({"rate": float("nan")}, "--rate must be a finite number, found nan"),
+        ({"lora_rank": 10**9}, "--lora-rank must be at most 4096"),
+        ({"seed": -1}, "--seed must be at least 0"),
+    ],
+)
+def test_numbers_of_a_training_have_ranges(wrong: dict[str, Any], message: str):
+    with pytest.raises(InputError, match=message):
+        SparsifySettings(model="m", **wrong)
+
+
+def test_every_whole_number_has_a_range_and_every_other_is_finite():
+    """So that an option that is added without one is noticed."""
+    for record in RECORDS:
+        for one in options(record):
+            if one.kind is int:
+                assert one.min is not None, (record.command, one.flag)
+                assert one.max is not None, (record.command, one.flag)
+            if one.kind is float:
+                with pytest.raises(InputError, match=r"must be a finite number, found .?nan"):
+                    one.read(("nan",) if one.many else "nan")
 
 
 def test_the_tables_in_the_documents_are_those_of_the_records():

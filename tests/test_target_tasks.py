@@ -111,7 +111,10 @@ def bad_file(tmp_path: Path, *rows: dict[str, Any], name: str = "bad.jsonl") -> 
     [
         ({"prompt": "When Mary", "target": ""}, "a prompt or a target is empty"),
         ({"prompt": "", "target": " Mary"}, "a prompt or a target is empty"),
-        ({"prompt": "When Mary", "target": 3}, "prompt, target and foils have to be texts"),
+        (
+            {"prompt": "When Mary", "target": 3},
+            'row 1, of prompts and targets: "target" must be a text, found a number',
+        ),
         ({"question": "What?"}, "no known form of prompts and targets"),
         ({"prompt": "When Mary went. " * 200, "target": " Mary"}, "takes at most"),
     ],

@@ -5,6 +5,7 @@ Nothing here imports torch until a command needs it, so that help and lists answ
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -21,13 +22,14 @@ from headscope.cli import report as cli_report
 from headscope.cli import reproduce as cli_reproduce
 from headscope.cli import roles as cli_roles
 from headscope.cli import sparse as cli_sparse
-from headscope.cli.console import AsJson, err, out
+from headscope.cli.console import AsJson, err, number, out
 from headscope.cli.console import plain as _plain
 from headscope.cli.console import print_json as _print_json
 from headscope.cli.console import warn_unusable as _warn_unusable
 from headscope.cli.findings import show
 from headscope.cli.options import add_study
-from headscope.errors import HeadscopeError
+from headscope.errors import HeadscopeError, InputError, SetupError
+from headscope.stopping import Stopped, listening
 from headscope.studies.settings import CheckSettings, EdgeSettings, HeadSettings
 
 app = typer.Typer(
@@ -80,7 +82,7 @@ def check(settings: CheckSettings, folder: Path) -> None:
         return
     table = Table("Task", "Prompts", "Accuracy", "Metric", "Clean", "Corrupt", title=f"{loaded.name}: how well it does")
     for r in results:
-        row = (r.task, str(r.n), f"{r.accuracy:.3f}", r.metric_name, f"{r.metric:.3f}", f"{r.corrupt_metric:.3f}")
+        row = (r.task, str(r.n), f"{r.accuracy:.3f}", r.metric_name, f"{r.metric:.3f}", number(r.corrupt_metric, ".3f"))
         table.add_row(*row, style=None if r.usable else "yellow")
     out.print(table)
     _warn_unusable(rows)
@@ -170,12 +172,38 @@ def list_methods(as_json: AsJson = False) -> None:
 def main() -> None:
     """Entry point: errors meant for people become one or two lines on standard error and an exit code."""
     try:
-        app()
+        with listening(lambda text: err.print(_plain(text), soft_wrap=True, highlight=False)):
+            _refuse_odd_words(sys.argv[1:])
+            app()
     except HeadscopeError as error:
         err.print(f"[bold red]Error:[/] {_plain(error)}", soft_wrap=True, highlight=False)
         sys.exit(error.exit_code)
+    except Stopped as stopped:
+        err.print(_plain(_stopped(stopped)), soft_wrap=True, highlight=False)
+        sys.exit(stopped.exit_code)
     except BrokenPipeError:
         sys.exit(1)
+    except OSError as error:
+        where = f" {error.filename}" if error.filename else ""
+        err.print(f"[bold red]Error:[/] Cannot use{_plain(where)}: {error.strerror or error}.", soft_wrap=True)
+        sys.exit(SetupError.exit_code)
+
+
+def _refuse_odd_words(words: list[str]) -> None:
+    """(A word in another encoding could not even be printed.)"""
+    for place, word in enumerate(words, 1):
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise InputError(f"Word {place} of the command is not UTF-8: {ascii(word)[:100]}. Rename it.") from None
+
+
+def _stopped(stopped: Stopped) -> str:
+    said = f"Stopped by {stopped.signal.name}."
+    if stopped.folder is None:
+        return f"{said} Nothing was left half-written."
+    again = shlex.join(["headscope", *sys.argv[1:]])
+    return f"{said} What is finished is safe in {stopped.folder}. To go on, give the same command again:\n    {again}"
 
 
 def _print_list(title: str, rows: dict[str, str], as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from typing import Annotated, Any
 
@@ -32,7 +33,8 @@ def warn_unusable(checks: Iterable[dict[str, Any]]) -> None:
         if not c["usable"]:
             err.print(
                 f"[yellow]Note:[/] {c['model']} does not do {c['task']}: accuracy {c['accuracy']:.2f}, metric "
-                f"{c['metric']:.3f} clean and {c['corrupt_metric']:.3f} corrupt. Scores of its heads explain nothing.",
+                f"{c['metric']:.3f} clean and {number(c['corrupt_metric'], '.3f')} corrupt. Scores of its heads "
+                "explain nothing.",
                 soft_wrap=True,
             )
 
@@ -49,6 +51,11 @@ def print_json(value: object) -> None:
     # JSON knows no NaN: what could not be computed is null.
     known = json.loads(json.dumps(value), parse_constant=lambda _: None)
     print(json.dumps(known, indent=2, ensure_ascii=False))
+
+
+def number(value: float | None, form: str) -> str:
+    """A number in a table; what could not be computed is none, never a nan."""
+    return format(value, form) if value is not None and math.isfinite(value) else "none"
 
 
 def plain(text: object) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from headscope.cli.console import err, out, plain, print_json, print_places, warn_unusable
+from headscope.cli.console import err, number, out, plain, print_json, print_places, warn_unusable
 
 if TYPE_CHECKING:
     from headscope.report.outputs import Outputs
@@ -29,6 +29,11 @@ def _line(text: str) -> None:
     out.print(plain(text), soft_wrap=True, highlight=False)
 
 
+def _interval(found: Findings, form: str) -> str:
+    """The ends of an interval, or why there is none."""
+    return f"({note})" if (note := found.get("note")) else f"[{found['low']:{form}}, {found['high']:{form}}]"
+
+
 def _heads(findings: Findings) -> None:
     _series(findings, "head", "ranking")
 
@@ -39,7 +44,7 @@ def _edges(findings: Findings) -> None:
         _line(
             f"Circuit of {c['model']} on {c['task']}, {c['method']}, {c['choice']}: {c['chosen']:,} edges, "
             f"{c['connected']:,} of them connected{' and kept' if c['kept'] < c['chosen'] else ''}; run by itself, it "
-            f"explains {c['explained']:.3f} [{c['low']:.3f}, {c['high']:.3f}]"
+            f"explains {number(c['explained'], '.3f')} {_interval(c, '.3f')}"
         )
 
 
@@ -60,9 +65,9 @@ def _series(findings: Findings, what: str, order: str) -> None:
     columns = ("Model", "Task", "Method", order.capitalize(), needs, "of", "Area", measure.upper())
     table = Table(*columns, title=f"Explained effect against {what}s kept", caption=caption[measure])
     for c in curves:
-        need = Needed(c["k_at_threshold"], c["k_low"], c["k_high"])
-        row = (c["model"], c["task"], c["method"], c[order], str(need), str(c["total"]), f"{c['area']:.3f}")
-        table.add_row(*row, f"{c[measure]:.3f}")
+        need = Needed(c["k_at_threshold"], c["k_low"], c["k_high"], c["note"])
+        row = (c["model"], c["task"], c["method"], c[order], str(need), str(c["total"]), number(c["area"], ".3f"))
+        table.add_row(*row, number(c[measure], ".3f"))
     out.print(table)
     for c in findings["multipliers"]:
         ratio = Multiplier(**{name: c[name] for name in Multiplier.__dataclass_fields__})
@@ -101,7 +106,7 @@ def _roles(findings: Findings, columns: int = 7) -> None:
     for one in findings["patching"]:
         _line(
             f"{one['model']} on {one['task']}: facilitation against patching: rank correlation "
-            f"{one['rank correlation']:.2f}, {one['shared']} of the best {one['k']} heads shared "
+            f"{number(one['rank correlation'], '.2f')}, {one['shared']} of the best {one['k']} heads shared "
             f"({one['by chance']:.1f} by chance)"
         )
     for c in findings["contrasts"]:
@@ -124,7 +129,7 @@ def _functions(findings: Findings) -> None:
     for row in findings["sweep"]:
         band = f"{row['random_accuracy_low']:.2f} to {row['random_accuracy_high']:.2f}"
         cells = [f"{row['top_accuracy']:.2f}", f"{row['random_accuracy']:.2f}", band, "yes" if row["below"] else ""]
-        cells += [f"{row[f'{which}_{second}']:.2f}" for which in ("top", "random")] if second else []
+        cells += [number(row[f"{which}_{second}"], ".2f") for which in ("top", "random")] if second else []
         table.add_row(row["ranking"], row["function"], str(row["k"]), *cells)
     out.print(table)
     for ranking in dict.fromkeys(row["ranking"] for row in findings["cross"]):
@@ -138,7 +143,7 @@ def _functions(findings: Findings) -> None:
     for row in findings["agreement"]:
         shared = ", ".join(f"{row[key]} of {key[7:]}" for key in row if key.startswith("shared_"))
         words = f"{row['function']}: {row['first']} and {row['second']} share {shared} heads; rank correlation"
-        _line(f"{words} {row['correlation']:.2f}")
+        _line(f"{words} {number(row['correlation'], '.2f')}")
     if findings["skipped"]:
         some = "; ".join(findings["skipped"][:3]) + ("; ..." if findings["skipped"][3:] else "")
         _note(f"{len(findings['skipped'])} items could not be used: {some}")
@@ -168,7 +173,7 @@ def _sparsity(findings: Findings) -> None:
     table.add_row("per query and head", *(f"{edges:.2f}" for edges in findings["edges per query"].values()))
     ce, lost = findings["ce"], findings["ce above dense"]
     table.add_row("cross-entropy", f"{ce['dense']:.4f}", f"{ce['sparse']:.4f}", f"{ce['random gates']:.4f}")
-    table.add_row("above dense", "", f"{lost['mean']:+.4f} [{lost['low']:+.4f}, {lost['high']:+.4f}]", "")
+    table.add_row("above dense", "", f"{lost['mean']:+.4f} {_interval(lost, '+.4f')}", "")
     for name, accuracy in findings["accuracy"].items():
         table.add_row(f"accuracy on {name}", f"{accuracy['dense']:.3f}", f"{accuracy['sparse']:.3f}", "")
     out.print(table)
@@ -209,7 +214,9 @@ def _frontier(findings: Findings) -> None:
         *columns, title=f"{findings['dense']}: from dense to sparse, and what explains {findings['threshold']:.0%}"
     )
     for row in findings["rows"]:
-        needs = (Needed(row[what], row[f"{what}_low"], row[f"{what}_high"]) for what in ("heads", "edges"))
+        needs = (
+            Needed(*(row[f"{what}{part}"] for part in ("", "_low", "_high", "_note"))) for what in ("heads", "edges")
+        )
         table.add_row(
             row["point"], f"{row['connectivity']:.2%}", f"{row['edges_per_query']:.2f}",
             f"{row['ce_above_dense']:+.4f}", row["task"], f"{row['accuracy']:.3f}", *map(str, needs),

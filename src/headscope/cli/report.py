@@ -46,17 +46,14 @@ def view(
 
     Example: `headscope view runs`
     """
-    import signal
-
     from headscope.report.page.server import Viewer
+    from headscope.stopping import Stopped
 
     with Viewer(folder, port) as server:
-        # Being told to end is like Ctrl+C, which a shell withholds from what runs in its background.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             out.print(f"Runs in {plain(folder)}: {server.address} (Ctrl+C ends it)", soft_wrap=True, highlight=False)
             server.serve_forever()
-        except KeyboardInterrupt:
+        except Stopped:
             out.print("Ended.")
 
 

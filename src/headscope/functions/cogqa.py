@@ -9,7 +9,6 @@ as stray. Items that cannot be used are counted and named, and stop nothing.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter
@@ -18,6 +17,7 @@ from typing import Any
 
 from headscope.errors import InputError
 from headscope.functions.questions import FUNCTIONS, Question, QuestionSet
+from headscope.schema import parse, read_bytes
 
 # Other words for the functions, as annotators write them; letters only, in lower case.
 ALIASES = {
@@ -35,14 +35,7 @@ LABELS = {re.sub("[^a-z]", "", name): name for name in FUNCTIONS} | ALIASES
 def read_cogqa(path: str | Path) -> QuestionSet:
     """The questions in a file."""
     path = Path(path)
-    try:
-        items = json.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path.name}: expected UTF-8 text, found byte {error.start} that is not.") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path.name}: expected a JSON list of questions, found bad JSON ({error}).") from error
+    items = parse(read_bytes(path), where=path.name, expected="a JSON list of questions")
     if not isinstance(items, list):
         found = f"an object with {', '.join(map(repr, items))[:80]}" if isinstance(items, dict) else _kind(items)
         raise InputError(f"{path.name}: expected a JSON list of questions, found {found}.")

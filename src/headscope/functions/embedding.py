@@ -6,9 +6,9 @@ normalised to length 1.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +17,8 @@ from transformers.utils.hub import cached_file
 
 from headscope.errors import InputError
 from headscope.models.builtin import EMBEDDERS, builtin_folder
-from headscope.models.weights import quiet
+from headscope.models.weights import quiet, refuse_odd_weights
+from headscope.schema import read_json
 
 BATCH = 64
 
@@ -27,17 +28,22 @@ def embedder(name: str) -> Callable[[list[str]], np.ndarray]:
     if name in EMBEDDERS and not Path(name).is_dir():
         name = str(builtin_folder(name))
     try:
+        # Nothing that could run code is opened: safetensors only, and none of the model's own code. (Unless it is told,
+        # transformers asks on the terminal.)
         with quiet():
-            tokenizer = AutoTokenizer.from_pretrained(name)
-            # Safetensors only: nothing that could run code is opened.
-            hf = AutoModel.from_pretrained(name, use_safetensors=True).eval()
-    except (OSError, ValueError, KeyError) as error:
-        first = str(error).strip().splitlines()[0][:200]
+            tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+            hf = AutoModel.from_pretrained(name, use_safetensors=True, trust_remote_code=False).eval()
+        refuse_odd_weights(hf, name)
+        first_token = _pools_first_token(name)
+    except InputError:
+        raise
+    # What a broken checkpoint makes transformers raise is anybody's guess: all of it is about the input.
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         raise InputError(
             f"{name} cannot be loaded as a sentence embedder: {first}\n"
             "Give a folder or hub id of a sentence-transformers model with safetensors, or --embedder none."
         ) from error
-    first_token = _pools_first_token(name)
 
     @torch.no_grad()
     def embed(texts: list[str]) -> np.ndarray:
@@ -58,4 +64,4 @@ def embedder(name: str) -> Callable[[list[str]], np.ndarray]:
 def _pools_first_token(name: str) -> bool:
     config = cached_file(name, "1_Pooling/config.json", _raise_exceptions_for_missing_entries=False,
                         _raise_exceptions_for_connection_errors=False)  # fmt: skip
-    return bool(config) and bool(json.loads(Path(str(config)).read_text()).get("pooling_mode_cls_token"))
+    return bool(config) and bool(read_json(Path(str(config)), dict[str, Any]).get("pooling_mode_cls_token"))

@@ -27,6 +27,7 @@ from torch import Tensor
 from headscope.errors import InputError
 from headscope.functions.kv_cache import PreallocatedCache
 from headscope.models.model import Model
+from headscope.models.weights import refuse_overflow
 from headscope.progress import Bar
 from headscope.running.batching import budget, in_parts
 from headscope.running.interventions import patched, shifted
@@ -223,6 +224,7 @@ class _Writer:
         out = self.model.hf(
             input_ids=ids_RT, attention_mask=seen_RS, past_key_values=cache, use_cache=True, logits_to_keep=1, **places
         )
+        refuse_overflow(self.model.hf, out.logits)
         return out.logits[:, -1]
 
     @contextmanager

@@ -31,6 +31,7 @@ from typing import Any
 
 import torch
 
+from headscope import stopping
 from headscope.errors import InputError
 from headscope.models.model import Model
 from headscope.progress import Bar, bar
@@ -162,8 +163,9 @@ def _fit(
         fit.losses.append((-log_C).tolist())
         progress.say(f"loss {-log_C.mean():.3f}, {fit.share_open:.0%} open")
         progress.advance()
-        if path is not None and time.monotonic() - saved > every:
+        if path is not None and (stopping.asked() or time.monotonic() - saved > every):
             fit.save(path, about)
+            stopping.stop_if_asked()
             saved = time.monotonic()
     if path is not None:
         fit.save(path, about)

@@ -17,8 +17,9 @@ from transformers import PreTrainedModel
 from headscope.errors import InputError
 from headscope.models.builtin import folder_of
 from headscope.models.model import Model, fingerprint
-from headscope.models.sparse_gate import CONFIG_KEY
+from headscope.models.sparse_gate import CONFIG_KEY, refuse_odd_gate
 from headscope.records.checksums import damaged_files
+from headscope.schema import NAME, checked, read_json
 
 WEIGHTS = "adapter_model.safetensors"
 GATE_FILE = "headscope_gate.json"
@@ -31,10 +32,11 @@ def is_adapter(folder: Path) -> bool:
 
 def base_of(folder: Path) -> str:
     """The name of the model that an adapter belongs to."""
-    return str(_json(folder / "adapter_config.json").get("base_model_name_or_path") or "")
+    name = _json(folder / "adapter_config.json").get("base_model_name_or_path") or ""
+    return checked(name, NAME, where=f"{folder / 'adapter_config.json'}: base_model_name_or_path")
 
 
-def gate_of(folder: Path, base_sha256: str) -> dict[str, Any]:
+def gate_of(folder: Path, base_sha256: str, n_layers: int) -> dict[str, Any]:
     """The gate of an adapter, as it stands in a config; it must belong to the weights with this SHA-256, and the
     adapter be whole."""
     if damaged := damaged_files(folder):
@@ -47,9 +49,11 @@ def gate_of(folder: Path, base_sha256: str) -> dict[str, Any]:
             f"{folder} is an adapter of type {kind}; expected LORA, which is what Headscope makes and merges."
         )
     if not (folder / WEIGHTS).is_file():
-        raise InputError(f"{folder} has no {WEIGHTS}: expected the adapter's weights there.")
+        there = next((f", found {path.name}, a pickle, which can run code" for path in folder.glob("*.bin")), "")
+        raise InputError(f"{folder} has no {WEIGHTS}: expected the adapter's weights there{there}.")
     gate = _json(folder / GATE_FILE)
     belongs = gate.pop("base_sha256", None)
+    refuse_odd_gate(gate, str(folder / GATE_FILE), n_layers)
     if base_sha256 != belongs:
         raise InputError(
             f"The adapter in {folder} belongs to other weights: its base {base_of(folder)} has SHA-256 "
@@ -64,7 +68,7 @@ def start_from(student: Any, name: str, base: Model) -> list[str] | None:
     folder = folder_of(name)
     if not is_adapter(folder):
         raise InputError(f"{name} is no adapter: expected a folder with adapter_config.json, as sparsify writes it.")
-    gate = gate_of(folder, base.fingerprint())
+    gate = gate_of(folder, base.fingerprint(), base.n_layers)
     rank, wanted = _json(folder / "adapter_config.json").get("r"), student.peft_config["default"].r
     if rank != wanted:
         raise InputError(f"The adapter in {folder} has rank {rank}, not {wanted}: give --lora-rank {rank}.")
@@ -79,7 +83,7 @@ def start_from(student: Any, name: str, base: Model) -> list[str] | None:
 
 def with_adapter(hf: PreTrainedModel, folder: Path) -> PreTrainedModel:
     """The base model with the adapter's changes added to its weights, and gated. `hf` itself is changed."""
-    gate = gate_of(folder, fingerprint(hf))
+    gate = gate_of(folder, fingerprint(hf), hf.config.get_text_config().num_hidden_layers)
     from peft import PeftModel
 
     with _told(folder), warnings.catch_warnings():
@@ -127,10 +131,5 @@ def write_gate(folder: Path, gate: dict[str, Any], base_sha256: str) -> None:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read as JSON: {error}. It belongs to every adapter.") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path} must hold a JSON object, found {type(content).__name__}.")
-    return content
+    """A file that belongs to every adapter."""
+    return checked(read_json(path, expected="a file of an adapter"), dict[str, Any], where=str(path))

@@ -32,6 +32,7 @@ from transformers.masking_utils import sdpa_mask
 from headscope.errors import InputError
 from headscope.models.eager import Edit, eager_attention, trained_attention
 from headscope.models.sparse_gate import Gates, deciding, gates_of
+from headscope.models.weights import refuse_overflow
 
 NAME = "headscope"
 
@@ -251,6 +252,7 @@ def _same_logits(one: Tensor, other: Tensor) -> bool:
 @torch.no_grad()
 def _refuse_looking_ahead(hf: PreTrainedModel) -> None:
     one, other = (hf(input_ids=_probe_ids(hf, last), use_cache=False).logits[:, :-1] for last in (1, 2))
+    refuse_overflow(hf, one)
     if not _same_logits(one, other):
         raise InputError(
             f"{hf.config.model_type} is not a causal language model as loaded: the logits of a token change with the "
@@ -265,6 +267,7 @@ def _use_interface(hf: PreTrainedModel) -> Reach:
     # (What a sparse model's own attention was cannot be compared: its gates are ours. They stay open here.)
     with deciding(Gates("open")):
         before = hf(input_ids=ids_BT, use_cache=False).logits
+        refuse_overflow(hf, before)
         hf.set_attn_implementation(NAME)
         token = _PROBE.set(seen)
         try:

@@ -2,7 +2,7 @@
 
 1. Find out what the name means: a built-in model, a folder, a GGUF file, or an id on the Hugging Face hub.
 2. Read weights from safetensors or GGUF only; nothing that could run code is opened.
-3. See to it that nothing is missing (transformers would fill gaps with random numbers).
+3. See to it that nothing is missing (transformers would fill gaps with random numbers) and every weight is a number.
 4. Put the heads in reach and check that causally (`attention.install`).
 
 A model in memory is taken as it is, in its dtype and on its devices, and nothing of it is copied.
@@ -10,7 +10,6 @@ A model in memory is taken as it is, in its dtype and on its devices, and nothin
 
 from __future__ import annotations
 
-import json
 import re
 import textwrap
 from pathlib import Path
@@ -26,8 +25,10 @@ from headscope.models.adapters import base_of, is_adapter, with_adapter
 from headscope.models.attention import install, uninstall
 from headscope.models.builtin import BUILTIN, builtin_folder, folder_of
 from headscope.models.model import Model
-from headscope.models.weights import quiet, read_weights
+from headscope.models.sparse_gate import CONFIG_KEY, refuse_odd_gate
+from headscope.models.weights import quiet, read_weights, refuse_odd_weights
 from headscope.records.checksums import damaged_files
+from headscope.schema import checked, read_json
 
 DTYPES = {name: getattr(torch, name) for name in ("float32", "float16", "bfloat16", "float64")}
 
@@ -65,6 +66,9 @@ def load(
     wanted = _dtype(dtype, device)
     with quiet():
         hf, tokenizer, source = _read(str(model), wanted, revision, base)
+        refuse_odd_weights(hf, str(model))
+        if (gate := getattr(hf.config, CONFIG_KEY, None)) is not None:
+            refuse_odd_gate(gate, f"{model}: {CONFIG_KEY}", hf.config.get_text_config().num_hidden_layers)
         hf = _to_device(hf, device)
         reach = install(hf)
     if tokenizer.pad_token_id is None:
@@ -92,6 +96,7 @@ def _in_memory(given: nn.Module, tokenizer: PreTrainedTokenizerBase | None) -> M
             f"A model in memory needs its tokenizer, hs.load(model, tokenizer); found {type(tokenizer).__name__}."
         )
     name = Path(str(found.config._name_or_path or found.config.model_type)).name
+    refuse_odd_weights(found, name)
     with quiet():
         reach = install(found)
     return Model(name, found, tokenizer, reach, {"kind": "memory"})
@@ -156,12 +161,8 @@ def _read_adapter(
 def _read_folder(folder: Path, dtype: torch.dtype | str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     if not (folder / "config.json").is_file():
         raise InputError(f"{folder} has no config.json: expected the folder of a Hugging Face model. {_known()}")
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise InputError(f"{folder / 'config.json'} cannot be read as JSON: {error}.") from error
-    if not isinstance(config, dict):
-        raise InputError(f"{folder / 'config.json'} must hold a JSON object, found {type(config).__name__}.")
+    path = folder / "config.json"
+    checked(read_json(path, expected="the config of a model"), dict[str, Any], where=str(path))
     if damaged := damaged_files(folder):
         raise InputError(
             f"{folder / damaged[0]} is damaged or missing: it is not what was written there.\nFetch the model again, "

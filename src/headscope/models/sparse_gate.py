@@ -28,11 +28,15 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
+
+from headscope.errors import InputError
+from headscope.schema import checked
 
 CONFIG_KEY = "headscope_gate"
 # The offsets of an attention module while they are trained, as a parameter of it.
@@ -117,6 +121,30 @@ def shift_of(module: nn.Module, layer: int, query_BHTK: Tensor, scale: float) ->
         return float(gate["bias"])
     along_BHT1 = query_BHTK.float() @ offsets_HO[:, :-1, None]
     return along_BHT1 * scale + (offsets_HO[:, -1, None, None] + float(gate["bias"]))
+
+
+@dataclass(frozen=True)
+class GateEntry:
+    """What a config or an adapter's file says of the gates."""
+
+    bias: Annotated[float, Field(strict=True, allow_inf_nan=False)]
+    offsets: list[str] | None = None
+
+
+def refuse_odd_gate(gate: Any, where: str, n_layers: int) -> None:
+    """A bias that is a number, and offsets, if any, that can be taken apart for every layer."""
+    entry: GateEntry = checked(gate, GateEntry, where=where)
+    if entry.offsets is None:
+        return
+    if len(entry.offsets) != n_layers:
+        raise InputError(f"{where}: offsets must be of {n_layers} layers, found {len(entry.offsets)}.")
+    for layer, text in enumerate(entry.offsets):
+        try:
+            fine = bool(unpacked(text, 1, torch.device("cpu")).isfinite().all())
+        except ValueError:
+            fine = False
+        if not fine:
+            raise InputError(f"{where}: the offsets of layer {layer} must be finite numbers in base64; they are not.")
 
 
 def packed(offsets_HO: Tensor) -> str:

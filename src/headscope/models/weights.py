@@ -1,4 +1,5 @@
-"""Reading checkpoints quietly, and so that a gap in it is an error; transformers would fill it with random numbers."""
+"""Reading checkpoints quietly, and so that a gap in it is an error (transformers would fill it with random numbers),
+and so is a weight that is no number to compute with."""
 
 from __future__ import annotations
 
@@ -7,10 +8,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as hf_logging
 
 from headscope.errors import InputError
+
+COMPUTED = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+# A product of two weights beyond this is not finite in float32, nor in bfloat16.
+LARGEST = torch.finfo(torch.float32).max ** 0.5
 
 
 def read_weights(source: str | Path, **options: Any) -> PreTrainedModel:
@@ -28,6 +35,51 @@ def read_weights(source: str | Path, **options: Any) -> PreTrainedModel:
             f"the first {wrong[0]}."
         )
     return hf.eval()
+
+
+def refuse_odd_weights(hf: PreTrainedModel, name: str) -> None:
+    """Every weight is finite and at most `LARGEST`; otherwise the tensor is named. One pass over the weights: the least
+    and the greatest of a tensor are not finite if any of it is not."""
+    for key, tensor in _floating(hf):
+        if (largest := _largest(tensor)) <= LARGEST:
+            continue
+        odd = ~tensor.isfinite() if not tensor.isfinite().all() else tensor.abs() > LARGEST
+        first = odd.nonzero()[0].tolist()
+        found = tensor[tuple(first)].item()
+        what = f"the largest that can be computed with is {LARGEST:.1e}" if largest < torch.inf else "expected numbers"
+        raise InputError(
+            f"The weights of {name} are damaged or were trained to nothing: {key} has {found:g} at {first} and {what} "
+            f"({int(odd.sum()):,} of {odd.numel():,} such, in {str(tensor.dtype).removeprefix('torch.')}).\n"
+            "Fetch or make them again; if they are finite in the file, load them in float32."
+        )
+
+
+def refuse_overflow(hf: PreTrainedModel, logits: Tensor) -> None:
+    """Logits are finite; otherwise the tensor with the largest weights is named, since weights are all finite."""
+    if bool(logits.isfinite().all()):
+        return
+    largest, key = max((_largest(tensor), key) for key, tensor in _floating(hf))
+    raise InputError(
+        f"The logits of this {hf.config.model_type} model are not finite, though its weights are: numbers overflow on "
+        f"the way. Its largest weights are in {key}: {largest:.1e}.\nSee to that tensor, or load it in float32."
+    )
+
+
+def _floating(hf: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
+    """Weights by name, those that are shared once."""
+    seen: set[int] = set()
+    for key, tensor in hf.state_dict().items():
+        # (Of a model in memory some weights may be quantised, or elsewhere for now.)
+        there = tensor.dtype in COMPUTED and not tensor.is_meta and tensor.numel()
+        if there and tensor.data_ptr() not in seen:
+            seen.add(tensor.data_ptr())
+            yield key, tensor
+
+
+def _largest(tensor: Tensor) -> float:
+    """The largest absolute value; NaN counts as infinite."""
+    low, high = (end.item() for end in tensor.aminmax())
+    return max(-low, high) if low == low and high == high else torch.inf
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -18,7 +18,7 @@ class Attention(Record):
     model: str
     task: str
     tokens: list[list[str]]  # of each prompt
-    patterns: np.ndarray  # (P, L, H, T, S), float16
+    patterns: Annotated[np.ndarray, "P L H T S"]  # float16
     settings: dict[str, Any] = field(default_factory=dict)
 
     COLUMNS = "model task prompt head query key query_token key_token weight"

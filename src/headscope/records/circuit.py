@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 
@@ -38,11 +38,13 @@ class Circuit(Record):
 
     model: str
     task: str
-    keep: np.ndarray  # (L, H) of heads, (E,) of edges; bool
+    keep: Annotated[np.ndarray, "L H or E"]  # of heads, of edges; bool
     method: str = ""
     shape: dict[str, Any] = field(default_factory=dict)  # of the edge graph; empty for heads
     settings: dict[str, Any] = field(default_factory=dict)
-    values: np.ndarray | None = None  # as `keep`: the scores that it was chosen by, 0 for what is not in it
+    values: Annotated[np.ndarray, "L H or E"] | None = (
+        None  # as `keep`: the scores that it was chosen by, 0 for what is not in it
+    )
 
     @classmethod
     def named(cls, names: Head | Iterable[Head], model: Shape, *, task: str = "", **settings: Any) -> Circuit:

@@ -12,7 +12,7 @@ Shape letters: P points of the curve, N prompts, S resamples.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -30,21 +30,25 @@ BASELINES = ("corrupt", "empty")
 class Curve(Record):
     """Explained effect against the number of heads kept, with an interval over prompts."""
 
+    missing: ClassVar = {
+        **dict.fromkeys(("explained", "drawn"), "clean and base metric are the same: there is no effect to explain"),
+        **dict.fromkeys(("low", "high"), "no effect to explain, or no interval: one prompt, or all prompts are equal"),
+    }
     model: str
     task: str
     method: str
-    k: np.ndarray  # (P,)
-    explained: np.ndarray  # (P,)
-    low: np.ndarray  # (P,)
-    high: np.ndarray  # (P,)
-    metrics: np.ndarray  # (P, N): the metric of every prompt at every k
-    clean: np.ndarray  # (N,)
-    corrupt: np.ndarray  # (N,)
+    k: Annotated[np.ndarray, "P"]
+    explained: Annotated[np.ndarray, "P"]
+    low: Annotated[np.ndarray, "P"]
+    high: Annotated[np.ndarray, "P"]
+    metrics: Annotated[np.ndarray, "P N"]  # the metric of every prompt at every k
+    clean: Annotated[np.ndarray, "N"]
+    corrupt: Annotated[np.ndarray, "N"]
     settings: dict[str, Any] = field(default_factory=dict)
-    # (N,): which half each prompt was in, where one half is ranked by the other's scores; drawn again apart.
-    half: np.ndarray | None = None
-    # (S, P): the curve over drawn prompts, each ranked by the scores of those prompts.
-    drawn: np.ndarray | None = None
+    # Which half each prompt was in, where one half is ranked by the other's scores; drawn again apart.
+    half: Annotated[np.ndarray, "N"] | None = None
+    # The curve over drawn prompts, each ranked by the scores of those prompts.
+    drawn: Annotated[np.ndarray, "S P"] | None = None
 
     @classmethod
     def of(
@@ -62,7 +66,14 @@ class Curve(Record):
         """The same curve with its interval from these resamples."""
         again = effects_SP if len(effects_SP) else self.explained[None]
         low, high = np.percentile(again, [2.5, 97.5], axis=0)
+        if self.no_interval:
+            low = high = np.full(len(self.k), np.nan)
         return replace(self, low=low, high=high)
+
+    @property
+    def no_interval(self) -> str:
+        """Why drawing prompts again says nothing of how sure the numbers are: there is one, or all are equal."""
+        return no_interval(np.vstack([self.metrics, self.clean, self.corrupt]))
 
     @property
     def base(self) -> np.ndarray:
@@ -151,6 +162,14 @@ def log_areas(k: np.ndarray, explained_SP: np.ndarray) -> np.ndarray:
     slope_SP = np.diff(kept_SP) / np.diff(k)
     at_zero_SP = 1 - (kept_SP[:, :-1] - slope_SP * k[:-1])
     return (at_zero_SP * np.diff(np.log(k)) - slope_SP * np.diff(k)).sum(axis=1)
+
+
+def no_interval(values_KN: np.ndarray, what: str = "prompt") -> str:
+    """Why an interval over resampled prompts would have no width: there is one, or all have the same numbers; an empty
+    text where there is one. values_KN: a column per prompt."""
+    if values_KN.shape[-1] == 1:
+        return f"no interval: one {what}"
+    return f"no interval: all {what}s are equal" if (values_KN == values_KN[..., :1]).all() else ""
 
 
 def resampled(n: int, resamples: int, seed: int, half: np.ndarray | None = None) -> list[np.ndarray]:

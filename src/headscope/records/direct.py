@@ -6,7 +6,7 @@ Shape letters: N prompts, C components, R points of the stream, T positions.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -26,9 +26,9 @@ class Direct(Record):
     model: str
     task: str
     components: list[str]  # (C,): embedding, L0.H0, ..., M0, ..., and last the biases that no component writes
-    values: np.ndarray  # (C,), or (C, T): mean over prompts
-    per_prompt: np.ndarray  # (N, C), or (N, C, T)
-    total: np.ndarray  # (N,), or (N, T): the logit difference
+    values: Annotated[np.ndarray, "C or C T"]  # mean over prompts
+    per_prompt: Annotated[np.ndarray, "N C or N C T"]
+    total: Annotated[np.ndarray, "N or N T"]  # the logit difference
     tokens: list[list[str]] = field(default_factory=list)  # of each prompt, where every position was asked for
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -68,10 +68,10 @@ class Lens(Record):
     model: str
     task: str
     points: list[str]  # (R,): embedding, and the layers
-    values: np.ndarray  # (R,), or (R, T): the logit difference, mean over prompts
-    per_prompt: np.ndarray  # (N, R), or (N, R, T)
-    likeliest: np.ndarray  # the same: the likeliest token, its place in `words`
-    probability: np.ndarray  # the same: how likely that is
+    values: Annotated[np.ndarray, "R or R T"]  # the logit difference, mean over prompts
+    per_prompt: Annotated[np.ndarray, "N R or N R T"]
+    likeliest: Annotated[np.ndarray, "N R or N R T"]  # the likeliest token, its place in `words`
+    probability: Annotated[np.ndarray, "N R or N R T"]  # how likely that is
     words: list[str]
     tokens: list[list[str]] = field(default_factory=list)  # of each prompt, where every position was asked for
     settings: dict[str, Any] = field(default_factory=dict)

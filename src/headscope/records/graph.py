@@ -12,9 +12,10 @@ import heapq
 import re
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
 from headscope.errors import InputError
 
@@ -44,8 +45,8 @@ class Graph:
     and v of one head together where split), its MLP, and last the logits. Edges are ordered by reader, then writer.
     """
 
-    n_layers: int
-    n_heads: int
+    n_layers: Annotated[int, Field(strict=True, ge=1, le=1000)]
+    n_heads: Annotated[int, Field(strict=True, ge=1, le=1000)]
     split: str = "none"
     parallel: bool = False
 

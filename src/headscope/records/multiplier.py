@@ -7,7 +7,7 @@ Shape letters: S resamples, P points of a curve, Q thresholds.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -78,7 +78,10 @@ def multiplier(
     value = None if dense_k is None or sparse_k is None else _ratio(dense_k, sparse_k)
     low, high = np.percentile(ratios, [2.5, 97.5]) if len(ratios) and value is not None else (None, None)
     share = len(ratios) / len(dense_SP) if len(dense_SP) else 0.0
-    if value is not None and share < 0.975:
+    if value is not None and (why := _no_interval(dense, sparse)):
+        low = high = None
+        notes.append(why)
+    elif value is not None and share < 0.975:
         notes.append(f"only {share:.0%} of resamples reach it")
     return Multiplier(value, low, high, threshold, dense_k, sparse_k, share, "; ".join(notes))
 
@@ -87,14 +90,15 @@ def multiplier(
 class Multipliers(Record):
     """The multiplier between two curves as a function of the threshold; NaN where a curve does not get there."""
 
+    missing: ClassVar = dict.fromkeys(("values", "low", "high"), "a curve does not reach the threshold")
     dense: str  # labels of the curves
     sparse: str
     task: str
-    thresholds: np.ndarray  # (Q,)
-    values: np.ndarray  # (Q,)
-    low: np.ndarray  # (Q,)
-    high: np.ndarray  # (Q,)
-    reached: np.ndarray  # (Q,): share of the resamples in which both curves got there
+    thresholds: Annotated[np.ndarray, "Q"]
+    values: Annotated[np.ndarray, "Q"]
+    low: Annotated[np.ndarray, "Q"]
+    high: Annotated[np.ndarray, "Q"]
+    reached: Annotated[np.ndarray, "Q"]  # share of the resamples in which both curves got there
     stays: bool = False
 
     COLUMNS = "task dense sparse threshold multiplier low high reached"
@@ -129,7 +133,8 @@ def multipliers(
             for curve, again_SP in ((dense, dense_SP), (sparse, sparse_SP))
         ]
         whole, ratios = _ratios(at[0][:1], at[1][:1]), _ratios(at[0][1:], at[1][1:])
-        ends = np.percentile(ratios, [2.5, 97.5]) if len(whole) and len(ratios) else (np.nan, np.nan)
+        wide = len(whole) and len(ratios) and not _no_interval(dense, sparse)
+        ends = np.percentile(ratios, [2.5, 97.5]) if wide else (np.nan, np.nan)
         share = len(ratios) / len(dense_SP) if len(dense_SP) else 0.0
         rows.append((threshold, whole[0] if len(whole) else np.nan, *ends, share))
     return Multipliers(dense.label, sparse.label, dense.task, *np.array(rows).T, stays=stays)
@@ -158,8 +163,10 @@ def area_multiplier(dense: Curve, sparse: Curve, *, resamples: int = 1000, seed:
     ratios = np.exp(log_areas(dense.k, dense_SP) - log_areas(sparse.k, sparse_SP))
     # (A draw of prompts without an effect has no curve.)
     ratios = ratios[np.isfinite(ratios)]
-    low, high = np.percentile(ratios, [2.5, 97.5]) if len(ratios) else (None, None)
-    notes = [
+    why = _no_interval(dense, sparse)
+    low, high = np.percentile(ratios, [2.5, 97.5]) if len(ratios) and not why else (None, None)
+    notes = [why] if why else []
+    notes += [
         f"{name} curve, {curve.label}, ends at {curve.explained[-1]:.2f}"
         for name, curve in (("first", dense), ("second", sparse))
         if curve.explained[-1] < 0.99
@@ -172,15 +179,19 @@ def area_multiplier(dense: Curve, sparse: Curve, *, resamples: int = 1000, seed:
 @dataclass(frozen=True)
 class Needed(Shown):
     """How many heads (or edges) a curve needs to reach a threshold, and between which numbers that lies over resampled
-    prompts. k is None where the curve never gets there, low or high where such a share of the resamples does not."""
+    prompts. k is None where the curve never gets there, low or high where such a share of the resamples does not; note
+    says why there is no interval, where prompts cannot tell."""
 
     k: float | None
     low: float | None
     high: float | None
+    note: str = ""
 
     def __str__(self) -> str:
         if self.k is None:
             return "not reached"
+        if self.note:
+            return f"{_count(self.k)} ({self.note})"
         low, high = ("never" if end is None else _count(end) for end in (self.low, self.high))
         return f"{_count(self.k)} ({low}-{high})"
 
@@ -200,11 +211,19 @@ def needed(
     Returns:
         How many heads (or edges), and between which numbers that lies.
     """
+    whole = crossing(curve.k, curve.explained, threshold, stays=stays)
+    if curve.no_interval:
+        return Needed(whole, None, None, curve.no_interval)
     k_S = _crossings(curve.k, curve.effects(resamples, seed), threshold, stays)
     # Without interpolation, because there is none between a number and "never".
     ends = np.percentile(k_S, [2.5, 97.5], method="nearest") if len(k_S) else [np.inf, np.inf]
     low, high = (float(end) if np.isfinite(end) else None for end in ends)
-    return Needed(crossing(curve.k, curve.explained, threshold, stays=stays), low, high)
+    return Needed(whole, low, high)
+
+
+def _no_interval(dense: Curve, sparse: Curve) -> str:
+    """Why prompts cannot tell how sure a ratio is: those of neither curve differ."""
+    return dense.no_interval if sparse.no_interval else ""
 
 
 def _together(dense: Curve, sparse: Curve, resamples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -6,7 +6,7 @@ Shape letters: M patterns, L layers, H heads.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -20,10 +20,11 @@ from headscope.records.scores import Scores
 class Patterns(Record):
     """Scores of known patterns for every head: shares of attention from 0 to 1, and copying from -1 to 1."""
 
+    missing: ClassVar = {"values": "the prompts have no place for the pattern"}
     model: str
     task: str  # whose prompts; "repeated tokens" for random ones, repeated
     names: list[str]  # (M,)
-    values: np.ndarray  # (M, L, H); not a number where the prompts have no place for the pattern
+    values: Annotated[np.ndarray, "M L H"]  # not a number where the prompts have no place for the pattern
     settings: dict[str, Any] = field(default_factory=dict)
 
     def scores(self, name: str) -> Scores:
@@ -31,7 +32,7 @@ class Patterns(Record):
         if name not in self.names:
             raise InputError(f"There is no pattern {name!r}. Known: {', '.join(self.names)}.")
         values = self.values[self.names.index(name)]
-        return Scores(self.model, self.task, name, values, values[:0], self.settings)
+        return Scores(self.model, self.task, name, values, values[None][:0], self.settings)
 
     def top(self, name: str, k: int) -> list[tuple[str, float]]:
         """Names and scores of the k heads that have most of a pattern."""

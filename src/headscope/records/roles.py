@@ -6,7 +6,7 @@ Shape letters: S seeds, L layers, H heads, N prompts, P points of a curve, R sco
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -24,8 +24,8 @@ class Roles(Record):
 
     model: str
     task: str
-    g_plus: np.ndarray  # (S, L, H), pressed to keep
-    g_minus: np.ndarray  # (S, L, H), pressed to remove
+    g_plus: Annotated[np.ndarray, "S L H"]  # pressed to keep
+    g_minus: Annotated[np.ndarray, "S L H"]  # pressed to remove
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -77,8 +77,8 @@ class Ablation(Record):
 
     model: str
     task: str
-    k: np.ndarray  # (P,)
-    change: np.ndarray  # (R, S, P, N): by score in the order of ROLES, seed, k and held-out prompt
+    k: Annotated[np.ndarray, "P"]
+    change: Annotated[np.ndarray, "R S P N"]  # by score in the order of ROLES, seed, k and held-out prompt
     settings: dict[str, Any] = field(default_factory=dict)
 
     def mean(self, role: str) -> np.ndarray:
@@ -111,9 +111,9 @@ class Contrast(Record):
     model: str
     keep: str
     forget: str
-    gates: np.ndarray  # (S, L, H)
-    kept: np.ndarray  # (S,), accuracy on the held-out prompts of the task to keep
-    forgotten: np.ndarray  # (S,), the same of the task to forget
+    gates: Annotated[np.ndarray, "S L H"]
+    kept: Annotated[np.ndarray, "S"]  # accuracy on the held-out prompts of the task to keep
+    forgotten: Annotated[np.ndarray, "S"]  # the same of the task to forget
     plain: list[float]  # accuracy of both without gates
     settings: dict[str, Any] = field(default_factory=dict)
 

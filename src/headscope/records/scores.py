@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from headscope.records.circuit import Circuit
 from headscope.records.graph import CHOICES, Graph, head_name
 from headscope.records.record import Record
 from headscope.records.table import Table
+from headscope.schema import checked
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,9 @@ class Scores(Record):
     model: str
     task: str
     method: str
-    values: np.ndarray  # (L, H), or of the shape of `axes`; mean over prompts
-    per_prompt: np.ndarray  # (N, L, H), or (N, ...)
+    # (L, H), or of the shape of `axes`; mean over prompts
+    values: Annotated[np.ndarray, "L or L H or L H T"]
+    per_prompt: Annotated[np.ndarray, "N L or N L H or N L H T"]
     settings: dict[str, Any] = field(default_factory=dict)
     # "layer", then "head" or "component" where a layer has several (the last component is its MLP), then "position".
     axes: list[str] = field(default_factory=lambda: ["layer", "head"])
@@ -38,7 +40,9 @@ class Scores(Record):
         """Scores from one array per prompt, (N, L, H) or as the axes say."""
         values = per_prompt.mean(axis=0, dtype=np.float64).astype(np.float32)
         about = {**_asked(task), **settings}
-        return cls(model, task.name, method, values, per_prompt, about, list(axes), list(tokens))
+        made = cls(model, task.name, method, values, per_prompt, about, list(axes), list(tokens))
+        made.refuse_odd(f"The scores of {model} on {task.name} by {method}")
+        return made
 
     @cached_property
     def whole(self) -> np.ndarray:
@@ -112,10 +116,16 @@ class EdgeScores(Record):
     model: str
     task: str
     method: str
-    values: np.ndarray  # (E,), mean over prompts, in the order of graph.edges
-    per_prompt: np.ndarray  # (N, E), or (0, E) where it was not asked for
-    shape: dict[str, Any]  # n_layers, n_heads, split, parallel
+    values: Annotated[np.ndarray, "E"]  # mean over prompts, in the order of graph.edges
+    per_prompt: Annotated[np.ndarray, "N E"]  # (0, E) where it was not asked for
+    shape: dict[str, Any]  # of its graph
     settings: dict[str, Any] = field(default_factory=dict)
+
+    def refuse_odd(self, where: str) -> None:
+        super().refuse_odd(where)
+        checked(self.shape, Graph, where=f"{where}: shape")
+        if len(self.values) != len(self.graph):
+            raise InputError(f"{where}: values must be of {len(self.graph)} edges, found {len(self.values)}.")
 
     @cached_property
     def graph(self) -> Graph:
@@ -128,7 +138,9 @@ class EdgeScores(Record):
     ) -> EdgeScores:  # fmt: skip
         each = np.empty((0, len(graph)), np.float32) if per_prompt is None else per_prompt
         about = {**_asked(task), **settings}
-        return cls(model, task.name, method, values.astype(np.float32), each, graph.as_dict(), about)
+        made = cls(model, task.name, method, values.astype(np.float32), each, graph.as_dict(), about)
+        made.refuse_odd(f"The scores of {model} on {task.name} by {method}")
+        return made
 
     def ranked(self, *, signed: bool = False, choice: str = "top") -> np.ndarray:
         """Edges, as places in graph.edges: the one that matters most first ("top"), or in the order in which a circuit

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import html
 import io
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,8 +48,14 @@ class Table:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(self.columns)
-        writer.writerows([format(v, self.floats) if isinstance(v, float) else v for v in row] for row in self.rows)
+        writer.writerows([self._cell(value) for value in row] for row in self.rows)
         return text.getvalue().encode()
+
+    def _cell(self, value: Any) -> Any:
+        # (What could not be computed stays empty: a nan would pass for a result.)
+        if isinstance(value, float):
+            return format(value, self.floats) if math.isfinite(value) else ""
+        return value
 
     def save(self, path: str | Path) -> Path:
         return write_bytes(Path(path), self.csv())

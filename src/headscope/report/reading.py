@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from functools import lru_cache
@@ -10,12 +9,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 from headscope.errors import InputError
 from headscope.records import Check, Record
 from headscope.records.checksums import sha256
 from headscope.runs.manifest import Manifest
+from headscope.schema import checked, parse, read_json
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
@@ -36,8 +36,6 @@ class Reading:
         try:
             read = Manifest.read(folder)
             self.manifest, self._sha256s = {**EMPTY, **read.as_dict()}, read.sha256s
-            if odd := [name for name, part in EMPTY.items() if not isinstance(self.manifest[name], type(part))]:
-                raise InputError(f"{folder / 'manifest.json'} is no manifest of a run: its {odd[0]} cannot be read.")
         except InputError as error:
             self.manifest = dict(EMPTY)
             self._note(_short(error, folder))
@@ -68,32 +66,32 @@ class Reading:
         return self._try(name, lambda: self._load(name))
 
     def _load(self, name: str) -> Any:
-        return json.loads((self.folder / name).read_text(encoding="utf-8"))
+        return read_json(self.folder / name)
 
     def metadata(self, name: str) -> Any:
         """What the header of a checkpoint says; None where there is none yet."""
 
         def read() -> Any:
             with safe_open(self.folder / name, framework="numpy") as file:
-                return json.loads(file.metadata()["headscope"])
+                return parse(file.metadata()["headscope"], where=name, expected="a checkpoint")
 
         return self._try(name, read) if name in self.manifest["files"] else None
 
     def checks(self) -> list[Check]:
         """How well the models do the tasks."""
         names = self.names("check-", ".json")
-        checks = [self._try(name, lambda name=name: Check(**self._load(name))) for name in names]
+        checks = [self._try(name, lambda name=name: checked(self._load(name), Check, where=name)) for name in names]
         return [check for check in checks if check is not None]
 
     def made(self, what: str, make: Callable[[], T]) -> T | None:
-        """What `make` gives; None, and a note, where numbers are not as they should be."""
+        """What `make` gives; None, and a note, where files and numbers are not as they should be. (What a figure makes
+        of odd numbers is anybody's guess: all that it raises is about the run folder.)"""
         try:
             return make()
         except InputError as error:
-            self._note(_short(error, self.folder))
-        except (OSError, SafetensorError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-            self._note(f"{what} is damaged: {error}.")
-        return None
+            return self._note(_short(error, self.folder))
+        except Exception as error:
+            return self._note(f"{what} is damaged: {str(error) or type(error).__name__}.")
 
     def _try(self, name: str, read: Callable[[], T]) -> T | None:
         path = (self.folder / name).resolve()

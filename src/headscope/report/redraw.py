@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from headscope.errors import InputError
@@ -21,17 +22,18 @@ def redraw(
     """Draw figures of a run into the folder `out`; with a width in inches, files are exactly that wide."""
     if unknown := [name for name in formats if name not in FORMATS]:
         raise InputError(f"Unknown format {unknown[0]!r}. Known: {', '.join(FORMATS)}.")
-    known = outputs_of(folder).figures()
+    outputs = outputs_of(folder)
+    known = outputs.run.made("figures", outputs.figures)
     if not known:
         raise InputError(f"{folder} has nothing to draw yet. Give the run's command again to go on with it.")
     if unknown := [name for name in only or () if name not in known]:
         raise InputError(f"{folder} has no figure {unknown[0]!r}. It has: {', '.join(known)}.")
     paths = []
     for name in only or known:
-        figure = known[name](width=width)
-        paths += [
-            save_figure(figure, out / f"{file_name(name)}.{ending}", exact=width is not None) for ending in formats
-        ]
+        figure = outputs.run.made(name, partial(known[name], width=width))
+        if figure is not None:
+            files = [out / f"{file_name(name)}.{ending}" for ending in formats]
+            paths += [save_figure(figure, file, exact=width is not None) for file in files]
     return paths
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.errors import InputError
 from headscope.models.model import Model
 from headscope.records.sealed import read_sealed, write_sealed
 from headscope.running.batching import in_parts
@@ -74,6 +75,8 @@ class Fit:
     def step(self, gradient_CLH: Tensor, rate: float) -> None:
         """One update of Adam, each matrix's gradient clipped on its own."""
         norm_C = gradient_CLH.flatten(1).norm(dim=1)
+        if not bool(norm_C.isfinite().all()):
+            raise InputError(f"The gradient of the gates is not finite at update {self.update + 1}: numbers overflow.")
         gradient_CLH = gradient_CLH * (GRADIENT_NORM / norm_C.clamp(min=GRADIENT_NORM))[:, None, None]
         self.update += 1
         one, two = BETAS

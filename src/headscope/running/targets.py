@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from headscope.errors import InputError
 from headscope.models.model import Model
+from headscope.models.weights import refuse_overflow
 from headscope.running.batching import out_of_memory
 from headscope.running.layer_modules import narrowed, replaced
 from headscope.tasks.metrics import (
@@ -94,6 +95,9 @@ class Targets:
         metric = metric_of(self.metric)
         logits_BPV = logits_BPV.float() if logits_BPV.dtype in (torch.float16, torch.bfloat16) else logits_BPV
         value = metric(logits_BPV, self) if metric in BUILT_IN else self._checked(metric, logits_BPV)
+        if not bool(value.isfinite().all()):
+            found = value[~value.isfinite()][0].item()
+            raise InputError(f"The metric {name_of(self.metric)}: expected finite numbers, found {found}.")
         if logits_BPV.requires_grad and not value.requires_grad:
             raise InputError(
                 f"The metric {name_of(self.metric)} has no gradient, which this method needs: compute it from the "
@@ -116,8 +120,6 @@ class Targets:
                 f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             )
             raise InputError(f"{name}: expected a tensor with a number per prompt, ({len(self)},), found {found}.")
-        if not bool(value.isfinite().all()):
-            raise InputError(f"{name}: expected finite numbers, found {value[~value.isfinite()][0].item()}.")
         return value
 
     def solved(self, logits_BPV: Tensor) -> Tensor:
@@ -158,7 +160,13 @@ def _pad(tokens: list[list[list[int]]], positions: int, device: torch.device) ->
 
 
 def target_logits(model: Model, ids: list[list[int]], targets: Targets) -> Tensor:
-    """Logits at the target positions of each row, (B, P, V)."""
+    """Logits at the target positions of each row, (B, P, V); finite, or the model's largest weights are named."""
+    logits_BPV = _target_logits(model, ids, targets)
+    refuse_overflow(model.hf, logits_BPV)
+    return logits_BPV
+
+
+def _target_logits(model: Model, ids: list[list[int]], targets: Targets) -> Tensor:
     P, lengths, longest = targets.positions, [len(row) for row in ids], max(map(len, ids))
     rows = [row + [0] * (longest - len(row)) for row in ids]
     ids_BT = torch.tensor(rows, device=model.device)

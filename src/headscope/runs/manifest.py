@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,6 +12,7 @@ from headscope.errors import InputError
 from headscope.progress import tell
 from headscope.records.checksums import sealed, unsealed
 from headscope.records.files import write_json
+from headscope.schema import checked, read_json
 
 # 2: units are kept with their keys, and the command's words are kept.
 FORMAT = 2
@@ -47,11 +47,11 @@ class Manifest:
     settings: dict[str, Any]  # what the numbers depend on: a run is resumed with the very same only
     shown: dict[str, Any]  # what only figures, tables and the terminal depend on, as last asked
     words: list[str]  # the command's arguments and options, as one types them
-    models: dict[str, Any]
+    models: dict[str, dict[str, Any]]
     # By file: the SHA-256 of its bytes, for units the key of what it holds, and "next" while it is being replaced.
-    units: dict[str, Any]
+    units: dict[str, dict[str, Any]]
     files: list[str]
-    timings: dict[str, Any]
+    timings: dict[str, float]
     started: str = field(default_factory=now)
     finished: str = ""
     versions: dict[str, Any] = field(default_factory=versions)
@@ -61,13 +61,12 @@ class Manifest:
     def read(cls, folder: Path, name: str = NAME) -> Manifest:
         """The manifest of a folder; what is none, damaged, or of another format, is told."""
         path = folder / name
+        where = f"{path} is not the manifest of a run"
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            if missing := {"command", "settings", "models", "files"} - found.keys():
-                raise ValueError(f"it has no {', '.join(sorted(missing))}")
-        except (OSError, ValueError, AttributeError) as error:
-            raise InputError(f"{path} is not the manifest of a run: {error}.") from error
-        if (written := found.get("format")) != FORMAT:
+            found = checked(read_json(path), dict[str, Any], where=where)
+        except InputError as error:
+            raise InputError(f"{where}: {str(error).removeprefix(f'{path}: ').removeprefix(where)}") from error
+        if {"command", "settings", "models", "files"} <= found.keys() and (written := found.get("format")) != FORMAT:
             newer = isinstance(written, int) and written > FORMAT
             raise OtherFormat(
                 f"{folder} was written by {'a newer' if newer else 'an earlier'} version of Headscope (format "
@@ -77,14 +76,8 @@ class Manifest:
         try:
             found = unsealed(found)
         except ValueError as error:
-            raise InputError(f"{path} is not the manifest of a run: {error}.") from error
-        kinds = {"settings": dict, "shown": dict, "models": dict, "units": dict, "timings": dict, "files": list}
-        known = {f.name: found[f.name] for f in fields(cls) if f.name in found}
-        lacking = [f.name for f in fields(cls) if f.default is f.default_factory is MISSING and f.name not in found]
-        odd = [*lacking, *(name for name, kind in kinds.items() if not isinstance(known.get(name), kind))]
-        if odd or not isinstance(known["command"], str):
-            raise InputError(f"{path} is not the manifest of a run: its {[*odd, 'command'][0]} cannot be read.")
-        return cls(**known)
+            raise InputError(f"{where}: {error}.") from error
+        return checked(found, cls, where=where)
 
     @classmethod
     def resume(cls, folder: Path) -> Manifest:

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
+from headscope import stopping
 from headscope.errors import InputError
 from headscope.progress import tell
 from headscope.records.checksums import set_aside, sha256
@@ -18,6 +19,7 @@ from headscope.runs.lock import held
 from headscope.runs.manifest import COPY, NAME, Manifest, now, read_manifest
 from headscope.runs.names import file_name, told_apart
 from headscope.runs.settings import Settings
+from headscope.stopping import Stopped
 
 __all__ = ["Run", "open_run", "read_manifest"]
 
@@ -36,7 +38,9 @@ def open_run(folder: str | Path, settings: Settings) -> Iterator[Run]:
             sweep(folder)
             run = Run.open(folder, **settings.asked())
             yield run
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, Stopped) and run is not None and run.manifest.files:
+            error.folder = folder
         if run is not None and not run.manifest.files:
             for name in (NAME, COPY, ".lock"):
                 run.path(name).unlink(missing_ok=True)
@@ -117,14 +121,15 @@ class Run:
             except (InputError, ValueError) as error:
                 set_aside(self.path(file), str(error).rstrip("."))
         file = file or self._free_name(full, ".json" if kind is None else ".safetensors")
-        began = time.perf_counter()
-        made = make()
-        if kind is None:
-            write_json(self.path(file), made)
-        else:
-            made.save(self.path(file))
-        self.manifest.units[file] = {"key": full}
-        self.add(file, time.perf_counter() - began)
+        with stopping.unit():
+            began = time.perf_counter()
+            made = make()
+            if kind is None:
+                write_json(self.path(file), made)
+            else:
+                made.save(self.path(file))
+            self.manifest.units[file] = {"key": full}
+            self.add(file, time.perf_counter() - began)
         return made
 
     def _free_name(self, key: dict[str, Any], ending: str) -> str:

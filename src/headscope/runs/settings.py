@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass
 from functools import cache
@@ -26,6 +27,7 @@ from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from headscope.errors import InputError
 from headscope.runs.names import file_name, short_hash
+from headscope.schema import NAME, checked, number
 
 
 @dataclass(frozen=True)
@@ -63,31 +65,37 @@ class Option:
         return ",".join(map(str, value)) if self.many else str(value)
 
     def read(self, given: Any) -> Any:
-        """The value as the record keeps it: several are a tuple, typed between commas or not."""
+        """The value as the record keeps it, by the field's type and range; several are a tuple, typed between commas
+        or not."""
+        if given is None and self.default is None:
+            return None
         if not self.many:
-            return given
+            return self._one(given)
         words = [word.strip() for word in given.split(",") if word.strip()] if isinstance(given, str) else given
+        if not words and not self.empty:
+            raise InputError(f"{self.title} is empty. Give one or more names, separated by commas.")
         try:
-            return tuple(self.kind(word) for word in words)
+            return tuple(self._one(self.kind(word)) for word in words)
         except ValueError:
             example = "1,2" if self.default in (..., ()) else self.text(self.default)
             raise InputError(f"{self.flag}: expected numbers such as {example}, found {given!r}.") from None
 
-    def refuse(self, value: Any) -> None:
-        """Say what is wrong with a value, if anything is."""
-        if self.many and not value and not self.empty:
-            raise InputError(f"{self.title} is empty. Give one or more names, separated by commas.")
-        for one in value if self.many else [] if value is None else [value]:
-            if self.known and one not in self.known:
-                raise InputError(f"Unknown {self.noun} {one!r}. Known: {', '.join(self.known)}.")
-            if self.above is not None and not one > self.above:
-                raise InputError(f"{self.title} must be above {self.above:g}, found {one}.")
-            if self.min is not None and one < self.min:
-                raise InputError(f"{self.title} must be at least {self.min:g}, found {one}.")
-            if self.max is not None and one > self.max:
-                raise InputError(f"{self.title} must be at most {self.max:g}, found {one}.")
-            if self.check is not None:
-                self.check(one)
+    def _one(self, given: Any) -> Any:
+        if self.known:
+            if given not in self.known:
+                raise InputError(f"Unknown {self.noun} {given!r}. Known: {', '.join(self.known)}.")
+            return given
+        plain = os.fspath(given) if isinstance(given, os.PathLike) else given
+        value = checked(plain, self._schema, where=self.title, strict=False)
+        if self.check is not None:
+            self.check(value)
+        return value
+
+    @property
+    def _schema(self) -> Any:
+        if self.kind in (int, float):
+            return number(self.kind, min=self.min, max=self.max, above=self.above)
+        return NAME if self.kind is str else self.kind
 
     def words(self, value: Any) -> list[str]:
         """The value as words of a command; none for what need not be said."""
@@ -104,6 +112,11 @@ def option(default: Any = ..., help: str = "", **about: Any) -> Any:
     return dataclasses.field(default=MISSING if default is ... else default, metadata={"option": Option(help, **about)})
 
 
+def seed(help: str, default: int = 0) -> Any:
+    """The option --seed. Every generator takes the numbers of its range, and so do products with steps and layers."""
+    return option(default, help, min=0, max=2**31 - 1)
+
+
 def argument(help: str, default: Any = ..., **about: Any) -> Any:
     """A field that is an argument: it has no flag."""
     return option(default, help, argument=True, **about)
@@ -117,9 +130,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for one in options(type(self)):
-            value = one.read(getattr(self, one.name))
-            object.__setattr__(self, one.name, value)
-            one.refuse(value)
+            object.__setattr__(self, one.name, one.read(getattr(self, one.name)))
 
     def identity(self) -> dict[str, Any]:
         """What the numbers depend on: the settings themselves, and the content of the files that they name."""

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headscope.errors import InputError
-from headscope.runs.settings import Drawn, argument, option
+from headscope.runs.settings import Drawn, argument, option, seed
 
 TEXT = "Text: `self` (the model writes it), a file, a folder, a data set's name; several by commas."
+# Ranges: text is held in memory, and no model here reads longer ones.
+SEQUENCES, LENGTH = 10_000_000, 131_072
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,11 +29,13 @@ class Settings(Drawn):
         0.9, "How the model writes `self`: from the likeliest tokens of this probability together.", above=0, max=1
     )
     sequences: int = option(
-        8192, "Sequences of text to train on; with few of them it overfits.", above=0, formerly="--windows"
+        8192, "Sequences of text to train on; with few of them it overfits.", min=1, max=SEQUENCES, formerly="--windows"
     )
-    length: int = option(64, "Tokens in a sequence.", min=2)
-    steps: int = option(1000, "Training steps; more steps can be asked of a finished run.", above=0, identity=False)
-    batch: int = option(16, "Sequences in a step, over all processes.", above=0)
+    length: int = option(64, "Tokens in a sequence.", min=2, max=LENGTH)
+    steps: int = option(
+        1000, "Training steps; more steps can be asked of a finished run.", min=1, max=10**8, identity=False
+    )
+    batch: int = option(16, "Sequences in a step, over all processes.", min=1, max=65_536)
     positions: float = option(
         0.5, "Share of a sequence's positions, drawn anew in every step, at which the models are compared.", above=0,
         max=1, identity=False,
@@ -40,12 +44,12 @@ class Settings(Drawn):
         "all", "Tokens on which they are compared: `all`, or those `seen` in the text, which is quicker.",
         identity=False,
     )  # fmt: skip
-    accumulate: int = option(1, "Parts in which a process runs its share of a step.", above=0)
+    accumulate: int = option(1, "Parts in which a process runs its share of a step.", min=1, max=65_536)
     lr: float = option(1e-3, "Learning rate; about 3e-5 for full fine-tuning (--lora-rank 0).", above=0, identity=False)
     lr_end: float = option(3e-5, "Learning rate at the last step, reached in a straight line.", above=0, identity=False)
-    warmup: int = option(20, "Steps in which the learning rate rises.", min=0)
+    warmup: int = option(20, "Steps in which the learning rate rises.", min=0, max=10**8)
     clip: float = option(1.0, "Norm to which gradients are clipped.", above=0)
-    lora_rank: int = option(16, "Rank of the adapters; 0 trains all weights.", min=0)
+    lora_rank: int = option(16, "Rank of the adapters; 0 trains all weights.", min=0, max=4096)
     start: str = option(
         "", "An adapter of the same model and rank to begin from: its folder, or a built-in sparse model.",
         files="folders",
@@ -56,7 +60,9 @@ class Settings(Drawn):
     penalty: Literal["mean", "edges", "sqrt"] = option(
         "mean", "What is pressed down: the `mean` share of open edges, `edges` per query, or the heads' `sqrt`."
     )
-    average: int = option(0, "Steps over which the weights are averaged for evaluation and at the end.", min=0)
+    average: int = option(
+        0, "Steps over which the weights are averaged for evaluation and at the end.", min=0, max=10**8
+    )
     constraint: Literal["kl", "ce"] = option("kl", "What holds: `kl` to the dense model, or cross-entropy (`ce`).")
     margin: float = option(0.05, "How far the constraint may exceed the dense model, in nats.", above=0, identity=False)
     margin_start: float = option(
@@ -74,10 +80,10 @@ class Settings(Drawn):
         1.0, "Temperature of the gates' gradient and expected fraction at the first step.", above=0
     )
     temperature_end: float = option(1.0, "The same at the last step.", above=0)
-    held_out: int = option(128, "Sequences kept for evaluation.", above=0)
-    every: int = option(50, "Steps between evaluations, each with a checkpoint.", above=0, identity=False)
+    held_out: int = option(128, "Sequences kept for evaluation.", min=1, max=SEQUENCES)
+    every: int = option(50, "Steps between evaluations, each with a checkpoint.", min=1, max=10**8, identity=False)
     checkpointing: bool = option(False, "Gradient checkpointing: less memory, more time.")
-    seed: int = option(0, "Seed of text, order, adapters and noise.", min=0)
+    seed: int = seed("Seed of text, order, adapters and noise.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -26,6 +26,7 @@ from headscope.errors import InputError
 from headscope.models import Model, cache_folder
 from headscope.models.builtin import cache_lock
 from headscope.models.sparse_gate import Gates, deciding
+from headscope.models.weights import refuse_overflow
 from headscope.progress import bar, tell
 from headscope.records.sealed import read_sealed, write_sealed
 from headscope.runs.names import file_name
@@ -133,6 +134,7 @@ def _write(model: Model, start: int, length: int, top_p: float, draw: torch.Gene
         while ids_BT.shape[1] < length:
             new = ids_BT[:, -1:].to(model.device)
             logits_BV = model.hf(input_ids=new, past_key_values=cache, use_cache=True).logits[:, -1].float().cpu()
+            refuse_overflow(model.hf, logits_BV)
             ids_BT = torch.cat([ids_BT, drawn(logits_BV, top_p, draw)], dim=1)
             progress.advance()
     return ids_BT

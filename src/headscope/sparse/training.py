@@ -27,11 +27,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headscope import stopping
 from headscope.errors import InputError, SetupError
 from headscope.models import Model
 from headscope.models.adapters import start_from
 from headscope.models.sparse_gate import CONFIG_KEY, OFFSETS, Gates, deciding
-from headscope.progress import bar
+from headscope.progress import Bar, bar
 from headscope.running.layer_modules import narrowed
 from headscope.sparse.checkpoint import Checkpoint, open_checkpoint
 from headscope.sparse.objective import FLOOR, Geco, cross_entropy, divergence, edges_per_query, mean_fraction, penalty
@@ -133,23 +134,31 @@ class Trainer:
         self.wrapped, self.optimizer = self.accelerator.prepare(self.student, optimizer)
 
     def run(self) -> None:
-        settings = self.settings
-        with bar("Sparsifying", settings.steps) as progress:
+        with bar("Sparsifying", self.settings.steps) as progress, stopping.unit():
             progress.reach(self.step)
             if not self.checkpoint.history:
                 self._note(self.evaluate())
-            while self.step < settings.steps:
-                loss = self.train_step()
-                if not math.isfinite(loss):
-                    raise SetupError(
-                        f"The loss became {loss} at step {self.step + 1}. The checkpoint of step "
-                        f"{self.checkpoint.step} is kept in {self.checkpoint.folder}; try a lower --lr."
-                    )
-                self.step += 1
-                progress.reach(self.step)
-                if self.step % settings.every == 0 or self.step == settings.steps:
-                    self._note(self.evaluate())
-                    self._stop_if_hopeless()
+            while self.step < self.settings.steps:
+                self._go_on(progress)
+
+    def _go_on(self, progress: Bar) -> None:
+        """One step, and what follows it: an evaluation where it is time for one, and a checkpoint there or where it is
+        asked to stop. (Of several processes, all hear of that in the step.)"""
+        settings, (loss, stop) = self.settings, self.train_step()
+        if not math.isfinite(loss):
+            raise SetupError(
+                f"The loss or its gradient became {loss} at step {self.step + 1}. The checkpoint of step "
+                f"{self.checkpoint.step} is kept in {self.checkpoint.folder}; try a lower --lr."
+            )
+        self.step += 1
+        progress.reach(self.step)
+        if self.step % settings.every == 0 or self.step == settings.steps:
+            self._note(self.evaluate())
+            self._stop_if_hopeless()
+        elif stop:
+            self._keep()
+        if stop:
+            stopping.stop_if_asked(others=True)
 
     def _stop_if_hopeless(self) -> None:
         rows, name = self.checkpoint.history[-PATIENCE:], self.settings.constraint
@@ -160,28 +169,32 @@ class Trainer:
                 "--noise, in another --out."
             )
 
-    def train_step(self) -> float:
-        """One step of the optimiser and of GECO; the loss."""
+    def train_step(self) -> tuple[float, bool]:
+        """One step of the optimiser and of GECO; the loss, and whether some process is asked to stop. What is not
+        finite, of the loss or its gradient's norm, is given back before anything has moved."""
         settings, accelerator = self.settings, self.accelerator
         for group in self.optimizer.param_groups:
             group["lr"] = settings.lr_at(self.step) * group["times"]
         self.optimizer.zero_grad()
         parts = list(self._batch())
-        total = torch.zeros(2, device=accelerator.device)
+        total = torch.zeros(3, device=accelerator.device)
+        total[2] = float(stopping.asked())
         for number, ids_BT in enumerate(parts):
             last = number == len(parts) - 1
             with nullcontext() if last else accelerator.no_sync(self.wrapped):
                 loss, constraint = self._loss(ids_BT, number)
                 accelerator.backward(loss / len(parts))
-            total += torch.stack([loss.detach(), constraint.detach()]) / len(parts)
+            total[:2] += torch.stack([loss.detach(), constraint.detach()]) / len(parts)
         mean: Any = accelerator.reduce(total, reduction="mean")
-        loss, constraint = mean.tolist()
+        loss, constraint, stop = mean.tolist()
         if math.isfinite(loss):
-            accelerator.clip_grad_norm_(self.named.values(), settings.clip)
+            norm: Any = accelerator.clip_grad_norm_(self.named.values(), settings.clip)
+            if not math.isfinite(float(norm)):
+                return float(norm), bool(stop)
             self.optimizer.step()
             self._average()
             self.geco = self.geco.after(constraint, target=self.target, margin=settings.margin_at(self.step))
-        return loss
+        return loss, bool(stop)
 
     def _loss(self, ids_BT: Tensor, number: int) -> tuple[Tensor, Tensor]:
         settings = self.settings
@@ -279,6 +292,10 @@ class Trainer:
             # Before the checkpoint: a run that is killed in between comes here again.
             with self.averaged():
                 save_milestone(self.student, self.model, self.checkpoint, row)
+        self._keep()
+
+    def _keep(self) -> None:
+        if self.accelerator.is_main_process:
             self.checkpoint.save(self.step, self.named, self.means, self.optimizer, self.geco)
         self.accelerator.wait_for_everyone()
 

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Literal
 
 from headscope.errors import InputError
-from headscope.runs.settings import Drawn, Printed, argument, option
-from headscope.sparse.settings import TEXT
+from headscope.runs.settings import Drawn, Printed, argument, option, seed
+from headscope.sparse.settings import LENGTH, SEQUENCES, TEXT
 
 MODEL = "A built-in name, folder, GGUF file or hub id."
 MODELS = "Built-in names (see `headscope list models`), folders, GGUF files or hub ids."
+PROMPTS = 100_000  # more would be held in memory at once
 TASK = "Task names separated by commas (`headscope list tasks`), or a .jsonl file."
 
 
@@ -33,8 +34,8 @@ class CheckSettings(Printed):
     command = "check"
     model: str = argument(MODEL)
     tasks: tuple[str, ...] = option(help=TASK, flag="--task", short="-t", files="files", check=known_task_or_functions)
-    n: int = option(200, "Prompt pairs per task.", short="-n", min=1)
-    seed: int = option(0, "Seed of the prompts.")
+    n: int = option(200, "Prompt pairs per task.", short="-n", min=1, max=PROMPTS)
+    seed: int = seed("Seed of the prompts.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +56,9 @@ class Swept(Drawn):
     signed: bool = option(
         False, "Rank from most positive to most negative, not by absolute score; gives CPR instead of CMD."
     )
-    threshold: float = option(0.9, "Explained effect at which curves are compared.", identity=False)
-    points: int | None = option(None, "Points of a curve at most; the usual grid if not given.", min=2)
-    seed: int = option(0, "Seed of the prompts.")
+    threshold: float = option(0.9, "Explained effect at which curves are compared.", above=0, max=1, identity=False)
+    points: int | None = option(None, "Points of a curve at most; the usual grid if not given.", min=2, max=10_000)
+    seed: int = seed("Seed of the prompts.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +73,9 @@ class HeadSettings(Swept):
     rankings: tuple[Literal["task", "prompt"], ...] = option(
         ("task",), "Rank heads once per `task`, anew for every `prompt`, or both: task,prompt.", flag="--ranking"
     )
-    draws: int = option(3, "Random rankings for the grey reference band; 0 for none.", min=0)
-    n: int = option(100, "Prompt pairs per task.", short="-n", min=1)
-    top: int = option(10, "Heads to list.", min=1, terminal=True)
+    draws: int = option(3, "Random rankings for the grey reference band; 0 for none.", min=0, max=1000)
+    n: int = option(100, "Prompt pairs per task.", short="-n", min=1, max=PROMPTS)
+    top: int = option(10, "Heads to list.", min=1, max=100_000, terminal=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +92,8 @@ class EdgeSettings(Swept):
         "top", "Circuits, swept and exported, are the best edges (top) or grown from the logits (greedy)."
     )
     connected: bool = option(False, "Leave edges that no path from embedding to logits uses out of the export.")
-    n: int = option(50, "Prompt pairs per task.", short="-n", min=1)
-    top: int = option(10, "Edges to list.", min=1, terminal=True)
+    n: int = option(50, "Prompt pairs per task.", short="-n", min=1, max=PROMPTS)
+    top: int = option(10, "Edges to list.", min=1, max=100_000, terminal=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,17 +101,17 @@ class RoleSettings(Drawn):
     command = "roles"
     models: tuple[str, ...] = argument(MODELS)
     tasks: tuple[str, ...] = option(help=TASK, flag="--task", short="-t", files="files", check=known_task)
-    seeds: int = option(3, "Fits per model and task, each from gates of its own.", min=1)
+    seeds: int = option(3, "Fits per model and task, each from gates of its own.", min=1, max=1000)
     preset: Literal["quick", "cpu", "paper"] = option(
         "cpu", "How thoroughly to fit: quick, cpu, or paper (days on a CPU)."
     )
-    n: int = option(64, "Prompts per task that gates are fitted on.", short="-n", min=1)
-    held_out: int = option(24, "Prompts per task for the check and the curves.", min=1)
-    compare: int = option(8, "Held-out prompts on which every head is patched; 0: none.", min=0)
+    n: int = option(64, "Prompts per task that gates are fitted on.", short="-n", min=1, max=PROMPTS)
+    held_out: int = option(24, "Prompts per task for the check and the curves.", min=1, max=PROMPTS)
+    compare: int = option(8, "Held-out prompts on which every head is patched; 0: none.", min=0, max=PROMPTS)
     forget: str | None = option(
         None, "Also fit gates that keep each task and forget this one.", files="files", check=known_task
     )
-    seed: int = option(0, "Seed of the prompts.")
+    seed: int = seed("Seed of the prompts.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,16 +132,16 @@ class FunctionSettings(Drawn):
     )  # fmt: skip
     ks: tuple[int, ...] = option(
         (), "Numbers of heads to mask, separated by commas; by default 1, 2 and the paper's shares of all heads.",
-        flag="--k", min=1,
+        flag="--k", min=1, max=100_000,
     )  # fmt: skip
-    draws: int = option(5, "Draws of random heads.", min=1)
-    n: int = option(50, "Test questions per function.", short="-n", min=1)
-    train: int = option(100, "Questions per function to find its heads with, at most.", min=2)
-    ablated: int = option(8, "Of these, questions for ablation and attribution.", min=1)
-    shots: int = option(4, "Few-shot examples in front of each question.", min=0)
+    draws: int = option(5, "Draws of random heads.", min=1, max=1000)
+    n: int = option(50, "Test questions per function.", short="-n", min=1, max=PROMPTS)
+    train: int = option(100, "Questions per function to find its heads with, at most.", min=2, max=PROMPTS)
+    ablated: int = option(8, "Of these, questions for ablation and attribution.", min=1, max=PROMPTS)
+    shots: int = option(4, "Few-shot examples in front of each question.", min=0, max=1000)
     factor: float = option(1e-3, "What masked heads are multiplied by.", min=0, max=1)
     steps: Literal["all", "decode"] = option("all", "Mask everywhere (all), or on decode steps only (decode).")
-    max_new_tokens: int = option(8, "Longest answer, in tokens.", min=1)
+    max_new_tokens: int = option(8, "Longest answer, in tokens.", min=1, max=10_000)
     alphas: tuple[float, ...] = option(
         (-2.0, 2.0, 5.0), "How far to steer heads towards correct answers; empty: not at all.", flag="--alpha",
         empty=True,
@@ -153,7 +154,7 @@ class FunctionSettings(Drawn):
         "Sentence-transformers model (name, folder, hub id) for the accuracy's cosine and for Similarity; none.",
         identity=False,
     )
-    seed: int = option(0, "Seed of the split, the probe and the random heads.")
+    seed: int = seed("Seed of the split, the probe and the random heads.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,10 +167,10 @@ class SparsitySettings(Drawn):
         flag="--task", empty=True, files="files", check=known_task,
     )  # fmt: skip
     text: str = option("self", TEXT, files="folders")
-    sequences: int = option(128, "Sequences of text.", min=1, formerly="--windows")
-    length: int = option(64, "Tokens in a sequence.", min=2)
-    n: int = option(200, "Prompts per task.", min=1)
-    seed: int = option(1, "Seed of text and prompts; not the one of the training.")
+    sequences: int = option(128, "Sequences of text.", min=1, max=SEQUENCES, formerly="--windows")
+    length: int = option(64, "Tokens in a sequence.", min=2, max=LENGTH)
+    n: int = option(200, "Prompts per task.", min=1, max=PROMPTS)
+    seed: int = seed("Seed of text and prompts; not the one of the training.", 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,11 +182,11 @@ class FrontierSettings(Drawn):
     heads_by: str = option("patching", "Method that ranks heads.")
     edges_by: str = option("eap-ig", "Method that ranks edges.")
     text: str = option("self", "Text for the losses: `self`, a file, a folder, a data set.", files="folders")
-    sequences: int = option(64, "Sequences of text.", min=1, formerly="--windows")
-    length: int = option(64, "Tokens in a sequence.", min=2)
-    threshold: float = option(0.9, "Explained effect at which curves are compared.", identity=False)
-    n: int = option(50, "Prompt pairs per task.", short="-n", min=1)
-    seed: int = option(1, "Seed of text and prompts; not the one of the training.")
+    sequences: int = option(64, "Sequences of text.", min=1, max=SEQUENCES, formerly="--windows")
+    length: int = option(64, "Tokens in a sequence.", min=2, max=LENGTH)
+    threshold: float = option(0.9, "Explained effect at which curves are compared.", above=0, max=1, identity=False)
+    n: int = option(50, "Prompt pairs per task.", short="-n", min=1, max=PROMPTS)
+    seed: int = seed("Seed of text and prompts; not the one of the training.", 1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,14 +16,14 @@ which is the first row of the file and is not asked itself. From the hub (`hub:O
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headscope.errors import InputError, SetupError
+from headscope.schema import checked, kind, parse, read_bytes
 from headscope.tasks.items import Item, from_items
 from headscope.tasks.task import Task
 
@@ -42,9 +42,10 @@ def targets_from_rows(
     form = form_of(name, rows[0])
     items = []
     for number, row in enumerate(rows, 1):
+        checked(row, ROWS[form], where=f"{name}, row {number}, of {form}")
         try:
             items.append(READERS[form](row))
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        except (KeyError, ValueError, IndexError) as error:
             raise InputError(f"{name}, row {number}: expected a row of {form}, found {error!r}.") from error
     if form in ASKED and len(items) > 1:
         shown, *items = items
@@ -107,12 +108,57 @@ def read_big_bench(row: dict[str, Any]) -> Item:
 
 
 def read_own(row: dict[str, Any]) -> Item:
-    prompt, corrupt, target, foils = row["prompt"], row.get("corrupt", ""), row["target"], row.get("foils", ())
-    if not all(isinstance(text, str) for text in (prompt, corrupt, target, *foils)):
-        raise TypeError("prompt, target and foils have to be texts")
-    return Item(prompt, corrupt, (target,), tuple(foils))
+    return Item(row["prompt"], row.get("corrupt", ""), (row["target"],), tuple(row.get("foils", ())))
 
 
+@dataclass
+class Blimp:
+    sentence_good: str
+    sentence_bad: str
+
+
+@dataclass
+class Choices:
+    label: list[str]
+    text: list[str]
+
+
+@dataclass
+class CommonsenseQA:
+    question: str
+    choices: Choices
+    answer: str = ""
+    answerKey: str = ""
+
+
+@dataclass
+class GSM8K:
+    question: str
+    answer: str
+
+
+@dataclass
+class BigBench:
+    input: str
+    target: str | list[str] = ""
+    target_scores: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Own:
+    prompt: str
+    target: str
+    corrupt: str = ""
+    foils: list[str] = field(default_factory=list)
+
+
+ROWS = {
+    "BLiMP": Blimp,
+    "CommonsenseQA": CommonsenseQA,
+    "GSM8K": GSM8K,
+    "BIG-bench": BigBench,
+    "prompts and targets": Own,
+}
 READERS = {
     "BLiMP": read_blimp,
     "CommonsenseQA": read_commonsense_qa,
@@ -134,12 +180,10 @@ def big_bench(path: str | Path, tokenizer: PreTrainedTokenizerBase, *, n: int | 
         The task.
     """
     path = Path(path)
-    try:
-        examples = json.loads(path.read_text(encoding="utf-8-sig"))["examples"]
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f'{path.name}: expected a JSON object with "examples", found {error!r}.') from error
+    found = parse(read_bytes(path), where=path.name, expected='a JSON object with "examples"')
+    if not isinstance(found, dict) or "examples" not in found:
+        raise InputError(f'{path.name}: expected a JSON object with "examples", found {kind(found)} without.')
+    examples = checked(found["examples"], list[dict[str, Any]], where=f"{path.name}: examples")
     return targets_from_rows(path.name, examples, tokenizer, n=n)
 
 

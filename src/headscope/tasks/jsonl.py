@@ -11,12 +11,12 @@ metric          logit-diff, prob-diff or log-prob, the same on all lines; by def
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headscope.errors import InputError
+from headscope.schema import TEXT, TEXTS, checked, kind, parse, read_bytes
 from headscope.tasks.datasets import targets_from_rows
 from headscope.tasks.metrics import METRICS
 from headscope.tasks.pairs import Pair, refuse_lacking, task_of_pairs
@@ -55,25 +55,20 @@ def jsonl(path: str | Path, tokenizer: PreTrainedTokenizerBase, *, n: int | None
 
 def read_rows(path: Path) -> list[tuple[int, dict[str, Any]]]:
     """Line number and object of every line that is not blank."""
+    data = read_bytes(path)
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = data.decode()
     except UnicodeDecodeError as error:
         raise InputError(f"{path.name}: expected UTF-8 text, found byte {error.start} that is not.") from error
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
     rows: list[tuple[int, dict[str, Any]]] = []
     # Not splitlines: a string in JSON may hold other line separators of Unicode.
     for line, content in enumerate(text.split("\n"), start=1):
         if not content.strip():
             continue
-        try:
-            row = json.loads(content)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise InputError(
-                f"{path.name}, line {line}: expected one JSON object, found bad JSON ({error})."
-            ) from error
+        where = f"{path.name}, line {line}"
+        row = parse(content, where=where, expected="one JSON object")
         if not isinstance(row, dict):
-            raise InputError(f"{path.name}, line {line}: expected a JSON object, found {kind(row)}.")
+            raise InputError(f"{where}: expected a JSON object, found {kind(row)}.")
         rows.append((line, row))
     if not rows:
         raise InputError(f"{path.name}: expected a JSON object per line, found an empty file.")
@@ -97,36 +92,20 @@ def common_metric(path: Path, rows: list[tuple[int, dict[str, Any]]]) -> str:
     return metric
 
 
+@dataclass(frozen=True)
+class Line:
+    """A line of the file; "answers" may be called "answer"."""
+
+    clean: TEXT
+    corrupt: TEXT
+    answers: TEXTS = field(default_factory=list)
+    wrong: TEXTS = field(default_factory=list)
+
+
 def read_pair(where: str, row: dict[str, Any], metric: str) -> Pair:
     """The line's texts, checked."""
-    clean, corrupt = (read_prompt(where, row, field) for field in ("clean", "corrupt"))
-    field = "answer" if "answer" in row and "answers" not in row else "answers"
-    answers, wrong = read_texts(where, row, field), read_texts(where, row, "wrong")
-    refuse_lacking(where, clean, corrupt, answers, wrong, metric)
-    return Pair(where, clean, corrupt, answers, wrong)
-
-
-def read_prompt(where: str, row: dict[str, Any], field: str) -> str:
-    if field not in row:
-        raise InputError(f'{where}: "{field}" is missing; found {", ".join(row) or "no fields"}.')
-    value = row[field]
-    if not isinstance(value, str):
-        raise InputError(f'{where}: "{field}" must be a text, found {kind(value)}.')
-    if not value:
-        raise InputError(f'{where}: "{field}" must not be empty.')
-    return value
-
-
-def read_texts(where: str, row: dict[str, Any], field: str) -> tuple[str, ...]:
-    """A field that holds a text or a list of texts; an absent one holds none."""
-    value = row.get(field)
-    texts = [] if value is None else [value] if isinstance(value, str) else value
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise InputError(f'{where}: "{field}" must be a text or a list of texts, found {kind(value)}.')
-    return tuple(dict.fromkeys(texts))
-
-
-def kind(value: Any) -> str:
-    """What JSON calls the value."""
-    names = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
-    return names.get(type(value), "a number")
+    named = {**row, "answers": row["answer"]} if "answer" in row and "answers" not in row else row
+    line: Line = checked(named, Line, where=where)
+    answers, wrong = tuple(line.answers), tuple(line.wrong)
+    refuse_lacking(where, line.clean, line.corrupt, answers, wrong, metric)
+    return Pair(where, line.clean, line.corrupt, answers, wrong)

@@ -40,7 +40,7 @@ class Measured:
         return {
             "model": c.model, "task": c.task, "method": c.method, "choice": c.settings["choice"],
             "signed": c.settings["signed"], "chosen": k, "connected": on_path, "kept": len(c),
-            **{name: float(value[-1]) for name, value in ends.items()},
+            **{name: float(value[-1]) for name, value in ends.items()}, "note": self.run.no_interval,
         }  # fmt: skip
 
     @cached_property

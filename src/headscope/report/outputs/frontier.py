@@ -33,7 +33,8 @@ class Frontier(Outputs):
                     row = {**loss, "task": check.task, "accuracy": check.accuracy}
                     for key in keys:
                         what, need = key[0], needed(curves[key], threshold=self.threshold)
-                        row |= {what: need.k, f"{what}_low": need.low, f"{what}_high": need.high}
+                        ends = {f"{what}_low": need.low, f"{what}_high": need.high}
+                        row |= {what: need.k, **ends, f"{what}_note": need.note}
                     rows.append(row)
         return rows
 

@@ -133,11 +133,12 @@ def summary(curve: Curve, threshold: float) -> dict[str, Any]:
     return {
         "model": curve.model, "task": curve.task, "method": curve.method, "ranking": about["ranking"],
         "choice": about.get("choice", "top"), "signed": signed, "total": about["total"], "threshold": threshold,
-        "k_at_threshold": need.k, "k_low": need.low, "k_high": need.high, "at_none": float(curve.explained[0]),
-        "at_all": float(curve.explained[-1]), "area": curve.area, "cpr": curve.cpr if signed else None,
-        "cmd": None if signed else curve.cmd, "k_stays": stays.k, "k_stays_low": stays.low,
-        "k_stays_high": stays.high, "k_mean": float(np.exp(curve.log_area)), "fill": about.get("fill", "corrupt"),
-        "baseline": about.get("baseline", "corrupt"), "scored_on": about.get("scored_on", "the same prompts"),
+        "k_at_threshold": need.k, "k_low": need.low, "k_high": need.high, "note": need.note,
+        "at_none": float(curve.explained[0]), "at_all": float(curve.explained[-1]), "area": curve.area,
+        "cpr": curve.cpr if signed else None, "cmd": None if signed else curve.cmd, "k_stays": stays.k,
+        "k_stays_low": stays.low, "k_stays_high": stays.high, "k_mean": float(np.exp(curve.log_area)),
+        "fill": about.get("fill", "corrupt"), "baseline": about.get("baseline", "corrupt"),
+        "scored_on": about.get("scored_on", "the same prompts"),
     }  # fmt: skip
 
 

@@ -50,14 +50,15 @@ def collect(folder: Path, room: Room | None = None, within: Path | None = None) 
         run.notes.append(f"Nothing is known here of the command {command!r}.")
     outputs = OUTPUTS.get(command, Outputs)(run)
     tables = run.made("tables", outputs.tables) or {}
-    parts = SECTIONS[command](outputs, room or Room()) if command in SECTIONS else {}
+    parts = run.made(command, lambda: SECTIONS[command](outputs, room or Room())) if command in SECTIONS else None
+    checks = run.made("checks", lambda: outputs.told_checks) or []
     return plain(
         {
             "name": folder.name, "folder": shown(folder), "command": command, "state": run.state,
             "line": run.made("manifest.json", lambda: command_line(manifest, folder)),
-            "figure_line": figure_line(folder), "manifest": manifest, "checks": outputs.told_checks,
+            "figure_line": figure_line(folder), "manifest": manifest, "checks": checks,
             "tables": {name: table.dicts() for name, table in tables.items() if name not in WHOLE.get(command, ())},
-            **_figures(outputs), **parts, "notes": run.notes,
+            **_figures(outputs), **(parts or {}), "notes": run.notes,
         }
     )  # fmt: skip
 
@@ -185,7 +186,8 @@ def curve_part(curve: Curve, threshold: float) -> Section:
     about = {name: curve.settings.get(name) for name in ("ranking", "signed", "choice", "total", "n")}
     named = {"model": curve.model, "task": curve.task, "method": curve.method, "label": curve.label}
     needs = crossing(curve.k, curve.explained, threshold)
-    return {**named, **about, "k": k, "mid": mid, "low": low, "high": high, "needs": needs}
+    ends = {name: end if np.isfinite(end).any() else None for name, end in (("low", low), ("high", high))}
+    return {**named, **about, "k": k, "mid": mid, **ends, "needs": needs}
 
 
 def _members(curve: Curve, all_scores: Sequence[Scores]) -> Section:

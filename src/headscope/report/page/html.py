@@ -12,6 +12,7 @@ import base64
 import hashlib
 import html
 import json
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from headscope.errors import InputError
 from headscope.report.figures.titles import TITLES
 from headscope.report.page.collect import SECTIONS, Room, collect
 from headscope.report.reading import Reading, plain
+from headscope.schema import checked, read_json
 
 ASSETS = Path(__file__).parent / "assets"
 # In the order in which they build on each other.
@@ -72,19 +74,26 @@ def place_of(folder: Path) -> tuple[int, str]:
     return (list(SECTIONS).index(command) if command in SECTIONS else len(SECTIONS)), folder.name
 
 
+@dataclass
+class Reproduction:
+    """What `reproduce.json` holds."""
+
+    figures: list[dict[str, Any]] = field(default_factory=list)
+    numbers: list[dict[str, Any]] = field(default_factory=list)
+    seconds: Any = None
+
+
 def _reproduction(path: Path) -> tuple[dict[str, Any], list[Path]]:
-    try:
-        reproduction = plain(json.loads((path / "reproduce.json").read_text(encoding="utf-8")))
-        figures, numbers = list(reproduction.get("figures") or []), list(reproduction.get("numbers") or [])
-        named = list(dict.fromkeys(str(figure["run"]) for figure in figures if figure.get("run")))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError(f"{path / 'reproduce.json'} cannot be read: {error}. Make it again, or remove it.") from error
+    where = path / "reproduce.json"
+    found: Reproduction = checked(plain(read_json(where, expected="a reproduction")), Reproduction, where=str(where))
+    figures, numbers = found.figures, found.numbers
+    named = list(dict.fromkeys(str(figure["run"]) for figure in figures if figure.get("run")))
     root = path.resolve()
     runs = [path / name for name in named if (path / name).resolve().is_relative_to(root) and (path / name).is_dir()]
     # The page knows runs by their place in it.
     place = {name: number for number, name in enumerate(name for name in named if path / name in runs)}
     figures = [{**figure, "place": place.get(str(figure.get("run")))} for figure in figures]
-    return {"figures": figures, "numbers": numbers, "seconds": reproduction.get("seconds")}, runs
+    return {"figures": figures, "numbers": numbers, "seconds": found.seconds}, runs
 
 
 def title_of(runs: list[dict[str, Any]]) -> str:

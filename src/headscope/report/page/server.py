@@ -56,7 +56,10 @@ class Shelf:
         """The path of that name below the folder, links followed; refused if that leads outside."""
         if "\0" in name or any(part.startswith(".") for part in Path(name).parts if part != "."):
             raise Refused(HTTPStatus.FORBIDDEN, "hidden files and .. are not served")
-        path = (self.root / name.strip("/")).resolve()
+        try:
+            path = (self.root / name.strip("/")).resolve()
+        except (OSError, RuntimeError, ValueError) as error:
+            raise Refused(HTTPStatus.NOT_FOUND, "that is no name of a file") from error
         if not path.is_relative_to(self.root):
             raise Refused(HTTPStatus.FORBIDDEN, "that lies outside the folder")
         return path
@@ -129,6 +132,8 @@ class Handler(BaseHTTPRequestHandler):
 
     server_version = "Headscope"
     sys_version = ""
+    # Seconds for each read and write; whoever says nothing for longer is not waited for.
+    timeout = 20
 
     @property
     def viewer(self) -> Viewer:
@@ -142,9 +147,13 @@ class Handler(BaseHTTPRequestHandler):
             self._send(
                 f"{refused.status.phrase}: {refused}.\n".encode(), "text/plain; charset=utf-8", status=refused.status
             )
-        except HeadscopeError as error:
-            status = HTTPStatus.INTERNAL_SERVER_ERROR
-            self._send(f"{error}\n".encode(), "text/plain; charset=utf-8", status=status)
+        except (ConnectionError, TimeoutError):
+            raise
+        # Whatever a run folder makes go wrong, whoever asked is told.
+        except Exception as error:
+            said = str(error) if isinstance(error, HeadscopeError) else f"{type(error).__name__}: {error}"
+            status = HTTPStatus.NOT_FOUND if isinstance(error, OSError) else HTTPStatus.INTERNAL_SERVER_ERROR
+            self._send(f"{said}\n".encode(errors="replace"), "text/plain; charset=utf-8", status=status)
 
     do_HEAD = do_GET
 
@@ -223,5 +232,5 @@ class Viewer(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that has gone in the middle of an answer is nobody's error."""
-        if not isinstance(sys.exception(), ConnectionError):
+        if not isinstance(sys.exception(), (ConnectionError, TimeoutError)):
             super().handle_error(request, client_address)
