@@ -16,7 +16,7 @@ import pytest
 import run_folders
 from command import OFFLINE, headscope, process
 
-from headscope.report.page.server import Viewer
+from headscope.report.page.server import Handler, Viewer
 from headscope.runs.run import Run
 
 
@@ -121,6 +121,31 @@ def test_a_page_follows_its_run(server, runs):
     assert ask(server, "/stamp/new")[1] != before
     assert '"state":"finished"' in ask(server, "/run/new")[1]
     assert json.loads(ask(server, "/stamp/heads")[1])["stamp"] == stamp
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "{", "[]", '{"command": 3}', "1" * 5000])
+def test_one_bad_manifest_does_not_empty_the_list(server, runs, content):
+    (runs / "bad").mkdir()
+    (runs / "bad" / "manifest.json").write_text(content)
+    status, index, _ = ask(server, "/")
+    assert status == 200
+    assert '"name":"heads"' in index
+    assert '"name":"bad"' in index
+    for path in ("/all", "/run/bad", "/run/heads"):
+        assert ask(server, path)[0] == 200
+
+
+def test_who_says_nothing_is_not_waited_for(server, monkeypatch):
+    monkeypatch.setattr(Handler, "timeout", 0.05)
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as half_open:
+        half_open.sendall(b"GET / HT")
+        assert half_open.recv(100) == b""
+
+
+def test_an_error_in_a_run_is_answered(server, monkeypatch):
+    monkeypatch.setattr(server.shelf, "stamp", lambda names: 1 / 0)
+    status, body, _ = ask(server, "/stamp")
+    assert (status, body) == (500, "ZeroDivisionError: division by zero\n")
 
 
 def test_the_command(runs):

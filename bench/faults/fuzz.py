@@ -28,7 +28,7 @@ from headscope.models import builtin_folder
 from headscope.report.page.server import Viewer
 
 # Of every hundred inputs.
-SHARES = {"arguments": 36, "tasks": 24, "models": 8, "adapters": 6, "runs": 14, "paths": 12}
+SHARES = {"arguments": 44, "tasks": 26, "paths": 16, "runs": 8, "models": 4, "adapters": 2}
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 

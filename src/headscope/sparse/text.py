@@ -43,6 +43,9 @@ def sequences(model: Model, text: str, *, count: int, length: int, seed: int = 0
     separated by commas, each with a number behind a colon where the parts are not equal.
     top_p: of "self", see `written`.
     """
+    limit = getattr(model.hf.config.get_text_config(), "max_position_embeddings", None)
+    if limit and length > limit:
+        raise InputError(f"--length must be at most {limit}, the positions that {model.name} has; found {length}.")
     sources = [_weighed(name.strip()) for name in text.split(",") if name.strip()]
     if not sources:
         raise InputError("No text was given. Known: self, a file, a folder, the name of a data set.")
