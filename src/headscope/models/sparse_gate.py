@@ -141,7 +141,7 @@ def refuse_odd_gate(gate: Any, where: str, n_layers: int) -> None:
     for layer, text in enumerate(entry.offsets):
         try:
             fine = bool(unpacked(text, 1, torch.device("cpu")).isfinite().all())
-        except ValueError:
+        except (ValueError, RuntimeError):
             fine = False
         if not fine:
             raise InputError(f"{where}: the offsets of layer {layer} must be finite numbers in base64; they are not.")
