@@ -13,7 +13,7 @@ from headscope.errors import InputError, SetupError
 from headscope.functions.comet import Environment
 from headscope.models.builtin import cache_folder
 from headscope.records.checksums import SUMS, damaged_files, read_sums, sha256
-from headscope.records.sealed import read_sealed
+from headscope.records.sealed import is_old, read_sealed
 from headscope.runs.manifest import COPY, NAME, Manifest, versions
 
 WHOLE, DAMAGED = "whole", "damaged"
@@ -120,7 +120,7 @@ def _state(folder: Path, fully: bool) -> str:
         return "left by a process that ended"
     if (folder / SUMS).exists():
         return DAMAGED if damaged_files(folder, fully=fully) else WHOLE
-    pieces = list(folder.glob("*.safetensors")) if folder.parent.name == "text" else []
+    pieces = [path for path in folder.glob("*.safetensors") if not is_old(path)] if folder.parent.name == "text" else []
     try:
         for piece in pieces:
             read_sealed(piece)
