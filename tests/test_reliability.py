@@ -30,6 +30,7 @@ from headscope.studies.settings import HeadSettings
 SMALL = {
     "sequences": 8, "held_out": 4, "length": 8, "batch": 4, "every": 2, "lora_rank": 2, "text": "self", "warmup": 1,
 }  # fmt: skip
+BENCH = Path(__file__).parents[1] / "bench"
 ASKED = HeadSettings(models=("m",), tasks=("ioi",))
 
 
@@ -252,3 +253,55 @@ def test_a_run_knows_all_its_files(tmp_path: Path):
     run = run_folders.heads_run(tmp_path / "run")
     assert {name for name, noted in run.manifest.units.items() if len(noted["sha256"]) == 64} == set(run.manifest.files)
     assert Run.open(run.folder, command="heads", settings=run.manifest.settings).manifest == run.manifest
+
+
+def test_the_doctor_names_what_is_damaged(trained: Path, tmp_path: Path, capfd):
+    folder = tmp_path / "run"
+    shutil.copytree(trained, folder)
+    said = headscope(capfd, "doctor", folder, "--json")
+    assert said.code == 0
+    files = {one["what"] for one in json.loads(said.out)}
+    assert {"manifest.json", "checkpoint.safetensors", "model.safetensors", "adapter/adapter_config.json"} <= files
+    flip(folder / "model.safetensors")
+    flip(folder / "checkpoint.safetensors")
+    (folder / "history.csv").unlink()
+    said = headscope(capfd, "doctor", folder, "--json")
+    assert said.code == 1
+    wrong = {one["what"]: one["state"] for one in json.loads(said.out) if not one["ok"]}
+    assert wrong == {"model.safetensors": "damaged", "checkpoint.safetensors": "damaged", "history.csv": "missing"}
+    assert "3 of " in headscope(capfd, "doctor", folder).out
+    said = headscope(capfd, "doctor", tmp_path)
+    assert (said.code, "is no run: expected a folder with manifest.json" in said.err) == (2, True)
+
+
+def test_the_doctor_looks_at_the_surroundings_and_the_cache_is_listed_and_cleared(
+    nano: hs.Model, tmp_path: Path, capfd, monkeypatch
+):
+    monkeypatch.setenv("HEADSCOPE_CACHE", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    sequences(nano, "self", count=2, length=4)
+    (name,) = (f"text/{path.name}" for path in (tmp_path / "text").iterdir())
+    found = {one["what"]: one for one in json.loads(headscope(capfd, "doctor", "--json").out)}
+    assert {"python", "torch", "device", "free memory", "free disk for the cache", "hub", "COMET"} < found.keys()
+    assert found[f"cache: {name}"]["state"].endswith(", whole")
+    flip(next(tmp_path.rglob("*.safetensors")))
+    said = headscope(capfd, "doctor", "--json")
+    assert said.code == 1
+    assert [one["what"] for one in json.loads(said.out) if not one["ok"]] == [f"cache: {name}"]
+    assert [one["name"] for one in json.loads(headscope(capfd, "cache", "--json").out)] == [name]
+    said = headscope(capfd, "cache", "--clear", "../x")
+    assert (said.code, f"It has: {name}." in said.err) == (2, True)
+    assert headscope(capfd, "cache", "--clear", name).code == 0
+    assert json.loads(headscope(capfd, "cache", "--json").out) == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the trials fork")
+@pytest.mark.parametrize(("group", "n"), [("kills", 2), ("damages", 3), ("disks", 2), ("pairs", 1)])
+def test_a_few_trials_of_each_group_of_faults(group: str, n: int):
+    """As `make faults` runs them, in a process of their own: it forks, and this one has threads."""
+    command = [sys.executable, "-m", "faults", group, "--n", str(n), "--seed", "3", "--no-write"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(BENCH), *sys.path])}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{group}: {n} trials in " in done.stderr

@@ -9,6 +9,7 @@ What is to go wrong is arranged by `before`, a function that the child calls fir
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -104,11 +105,19 @@ def run(words: Sequence[object], before: Callable[[], object] = lambda: None, se
 
 
 def warm() -> None:
-    """Import what the studies import late, so that forks have it."""
+    """Do once what is slow only the first time (imports, fonts), so that forks need not."""
+    import accelerate  # noqa: F401
+
     import headscope.studies.frontier
     import headscope.studies.reproduce  # noqa: F401
+    from headscope.studies.heads import study_heads
+    from headscope.studies.settings import HeadSettings
 
     load("nano-sparse")
+    asked = HeadSettings(models=("nano",), tasks=("ioi",), methods=("gradient",), n=2, draws=0, points=3)
+    folder = scratch()
+    study_heads(asked, out=folder / "run")
+    shutil.rmtree(folder)
 
 
 def scratch() -> Path:

@@ -16,6 +16,7 @@ from rich.table import Table
 
 import headscope
 from headscope.cli import atlas as cli_atlas
+from headscope.cli import doctor as cli_doctor
 from headscope.cli import frontier as cli_frontier
 from headscope.cli import functions as cli_functions
 from headscope.cli import report as cli_report
@@ -133,6 +134,7 @@ cli_frontier.register(app)
 cli_atlas.register(app)
 cli_report.register(app)
 cli_reproduce.register(app)
+cli_doctor.register(app)
 
 listing = typer.Typer(no_args_is_help=True, help="What there is: models, tasks, methods.")
 app.add_typer(listing, name="list")

@@ -36,6 +36,15 @@ def read_sealed(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         raise ValueError(f"it cannot be read ({error})") from error
 
 
+def is_old(path: Path) -> bool:
+    """Whether a file is whole as far as one can tell, and from before there were checksums."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return not file.metadata()
+    except (OSError, SafetensorError):
+        return False
+
+
 def _digest(arrays: Mapping[str, np.ndarray]) -> str:
     digest = hashlib.sha256()
     for name in sorted(arrays):

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
@@ -28,7 +28,7 @@ from headscope.models.builtin import cache_lock
 from headscope.models.sparse_gate import Gates, deciding
 from headscope.models.weights import refuse_overflow
 from headscope.progress import bar, tell
-from headscope.records.sealed import read_sealed, write_sealed
+from headscope.records.sealed import is_old, read_sealed, write_sealed
 from headscope.runs.names import file_name
 
 SUFFIXES = (".txt", ".md", ".text")
@@ -111,15 +111,13 @@ def written(model: Model, *, count: int, length: int, seed: int, top_p: float = 
 def _kept(piece: Path, about: dict[str, Any], length: int) -> Tensor | None:
     """Text from the cache; None, and a word, where it is not what was put there."""
     try:
-        try:
-            arrays, found = read_sealed(piece)
-        except ValueError:
+        if is_old(piece):
             # From before there were checksums: what has the right shape gets one.
-            with safe_open(piece, framework="numpy") as file:
-                arrays, found = {name: file.get_tensor(name) for name in file.keys()}, about
-                if file.metadata() or arrays["ids"].shape != (ROWS, length):
-                    raise
-            write_sealed(piece, arrays, about)
+            ids = load_file(piece)["ids"]
+            if ids.shape != (ROWS, length):
+                raise ValueError("it has another shape")
+            write_sealed(piece, {"ids": ids.numpy()}, about)
+        arrays, found = read_sealed(piece)
         if found != about:
             raise ValueError("it is other text")
         return torch.from_numpy(arrays["ids"]).long()

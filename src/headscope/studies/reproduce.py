@@ -31,6 +31,7 @@ from headscope.models import Model, load
 from headscope.records import ROLES, spread
 from headscope.records.files import write_json
 from headscope.report.outputs.series import Compared, curve_figures
+from headscope.runs.lock import held
 from headscope.studies.edges import study_edges
 from headscope.studies.function_tables import study_functions
 from headscope.studies.heads import study_heads
@@ -147,17 +148,18 @@ def reproduce(
     """
     began, wanted = time.monotonic(), chosen_figures(settings)
     parts = _Parts(settings, out, how or PRESETS[settings.preset])
-    figures, numbers = [], []
-    for name, ids in STUDIES.items():
-        if asked := [figure for figure in wanted if figure in ids]:
-            say(f"{name}: figure{'s' * (len(asked) > 1)} {', '.join(asked)}")
-            made, measured = getattr(parts, name)(asked)
-            figures += made
-            numbers += measured
-    whole = Reproduction(out, figures, numbers, time.monotonic() - began)
-    preset = settings.preset if how is None else "own"
-    about = {"command": "reproduce", "preset": preset, "models": list(settings.models)}
-    write_json(out / "reproduce.json", {**about, **whole.as_dict()})
+    with held(out):
+        figures, numbers = [], []
+        for name, ids in STUDIES.items():
+            if asked := [figure for figure in wanted if figure in ids]:
+                say(f"{name}: figure{'s' * (len(asked) > 1)} {', '.join(asked)}")
+                made, measured = getattr(parts, name)(asked)
+                figures += made
+                numbers += measured
+        whole = Reproduction(out, figures, numbers, time.monotonic() - began)
+        preset = settings.preset if how is None else "own"
+        about = {"command": "reproduce", "preset": preset, "models": list(settings.models)}
+        write_json(out / "reproduce.json", {**about, **whole.as_dict()})
     return whole
 
 
