@@ -49,7 +49,7 @@ def pairs(n: int = 2, shared: int = 1, metric: Any = "logit-diff") -> Task:
     clean = draw.integers(30, VOCAB, size=(n, T)).tolist()
     corrupt = [[*ids[:shared], *draw.integers(30, VOCAB, size=T - shared).tolist()] for ids in clean]
     texts = [[" ".join(f"w{token}" for token in ids) for ids in side] for side in (clean, corrupt)]
-    return Task("pairs", metric, *texts, clean, corrupt, [[5]] * n, [[7]] * n, "w", None)
+    return Task("pairs", metric, texts[0], texts[1], clean, corrupt, [[5]] * n, [[7]] * n, "w", None)
 
 
 def sites(model: hs.Model) -> list[str]:
