@@ -237,3 +237,25 @@ def test_circuits_and_names_are_masks(nano):
     edges = Circuit.named("L0.H0->L1.H0", nano)
     with pytest.raises(InputError, match="This circuit is of edges, but heads are meant here"):
         logits(hs.patched(nano, edges))
+
+
+def test_the_sentences_of_the_workbench(nano):
+    """As a notebook says them, from a model in memory to heads taken away by name."""
+    pytest.importorskip("pandas")
+    hf_model, tokenizer = nano.hf, nano.tokenizer
+    model = hs.load(hf_model, tokenizer)
+    task = hs.tasks.pairs(
+        tokenizer, clean=["Then Tom and Adam went to the zoo, and Tom gave a doll to"],
+        corrupt=["Then Tom and Adam went to the zoo, and Luke gave a doll to"], answers=[[" Adam"]], wrong=[[" Tom"]],
+    )  # fmt: skip
+    scores = hs.methods.patching(model, task, positions="each")
+    assert scores.values.shape == (model.n_layers, model.n_heads, len(task.clean_ids[0]))
+    assert len(scores.to_pandas()) == scores.values.size
+    assert scores.plot().axes
+    assert "<table>" in scores._repr_html_()
+    inputs = model.encode(task.clean)
+    with torch.no_grad():
+        whole = model.hf(**inputs).logits
+        with hs.masked(model, [name for name, _ in scores.top(5)]):
+            without = model.hf(**inputs).logits
+    assert not torch.allclose(whole, without)

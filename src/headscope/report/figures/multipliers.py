@@ -20,6 +20,8 @@ def multiplier_curve(found: Multipliers, *, width: float | None = None) -> Figur
     axes.fill_between(found.thresholds, found.low, found.high, color=PALETTES[0][0], alpha=0.22, linewidth=0)
     axes.plot(found.thresholds, found.values, color=PALETTES[0][0], linewidth=1.4)
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}x")
+    axes.yaxis.set_minor_formatter("{x:g}x")
     axes.set_title(
         f"{TITLES.get(found.task, found.task)}: {found.dense}\nagainst {found.sparse}", fontsize=8, loc="left"
     )

@@ -60,7 +60,8 @@ def head_map(
     """Heads by layers, coloured by score around zero; those in `label` show their score where it fits. title: what to
     say behind task, model and method; how many prompts there are, if nothing else."""
     limit = float(np.abs(scores.values).max()) or 1.0
-    title = about(scores, title or f"{len(scores.per_prompt)} prompts")
+    prompts = f"{len(scores.per_prompt)} prompts" if len(scores.per_prompt) else ""
+    title = about(scores, title or prompts)
     figure, axes, flat = head_grid(
         scores.values, title=title, colours="PuOr_r", limits=(-limit, limit), scale="Score (positive: it helps)",
         width=width,
