@@ -38,10 +38,10 @@ def patching(model: hs.Model) -> float:
     layers = (
         range(model.n_layers) if os.environ.get("LAYERS") == "all" else (0, model.n_layers // 2, model.n_layers - 1)
     )
-    one_HH = 1 - torch.eye(H)
+    one_HH, step = 1 - torch.eye(H), 1 if everything else 5
     by_position, whole = 0.0, 0.0
     for layer in layers:
-        for position in range(0, TOKENS, 1 if everything else 5):
+        for position in range(0, TOKENS, step):
             keep_HTH = torch.ones(H, TOKENS, H)
             keep_HTH[:, position] = one_HH
             keep_HLH = torch.ones(H, model.n_layers, H)
