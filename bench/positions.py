@@ -35,9 +35,8 @@ def patching(model: hs.Model) -> float:
     """Time of position masks over that of as many whole ones."""
     task, H = pairs(TOKENS), model.n_heads
     session = Session(model, task.clean_ids, Targets.of(task, range(PAIRS), model.device), other_ids=task.corrupt_ids)
-    layers = (
-        range(model.n_layers) if os.environ.get("LAYERS") == "all" else (0, model.n_layers // 2, model.n_layers - 1)
-    )
+    everything = os.environ.get("SAMPLE") == "all"
+    layers = range(model.n_layers) if everything else (model.n_layers // 2, model.n_layers - 1)
     one_HH, step = 1 - torch.eye(H), 1 if everything else 5
     by_position, whole = 0.0, 0.0
     for layer in layers:
