@@ -55,7 +55,7 @@ def refuse_odd_weights(hf: PreTrainedModel, name: str) -> None:
 
 
 def refuse_overflow(hf: PreTrainedModel, values: Tensor, what: str = "logits") -> None:
-    """What was computed is finite; otherwise the tensor with the largest weights is named, as weights are all finite."""
+    """What was computed is finite; otherwise the tensor with the largest weights is named (weights are finite)."""
     if bool(values.isfinite().all()):
         return
     largest, key = max((_largest(tensor), key) for key, tensor in _floating(hf))

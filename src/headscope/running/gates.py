@@ -151,5 +151,6 @@ def gate_gradient(model: Model, task: Task, m_CLH: Tensor, rows_CB: list[list[in
 
     # The prompts of a matrix stay together: batches of like size whatever their lengths.
     in_parts(model, "gates", pairs, run, each=max(len(task.clean_rows[i]) + 1 for _, i in pairs), whole=B)
-    refuse_overflow(model.hf, gradient_CLH, "gates' gradients")
+    # (Their norm, to which each is clipped, overflows first.)
+    refuse_overflow(model.hf, gradient_CLH.flatten(1).norm(dim=1), "gates' gradients")
     return gradient_CLH, value_C
