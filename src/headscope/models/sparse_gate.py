@@ -140,7 +140,8 @@ def refuse_odd_gate(gate: Any, where: str, n_layers: int) -> None:
         raise InputError(f"{where}: offsets must be of {n_layers} layers, found {len(entry.offsets)}.")
     for layer, text in enumerate(entry.offsets):
         try:
-            fine = bool(unpacked(text, 1, torch.device("cpu")).isfinite().all())
+            offsets_1O = unpacked(text, 1, torch.device("cpu"))
+            fine = bool(offsets_1O.numel() and offsets_1O.isfinite().all())
         except (ValueError, RuntimeError):
             fine = False
         if not fine:

@@ -54,13 +54,13 @@ def refuse_odd_weights(hf: PreTrainedModel, name: str) -> None:
         )
 
 
-def refuse_overflow(hf: PreTrainedModel, logits: Tensor) -> None:
-    """Logits are finite; otherwise the tensor with the largest weights is named, since weights are all finite."""
-    if bool(logits.isfinite().all()):
+def refuse_overflow(hf: PreTrainedModel, values: Tensor, what: str = "logits") -> None:
+    """What was computed is finite; otherwise the tensor with the largest weights is named (weights are finite)."""
+    if bool(values.isfinite().all()):
         return
     largest, key = max((_largest(tensor), key) for key, tensor in _floating(hf))
     raise InputError(
-        f"The logits of this {hf.config.model_type} model are not finite, though its weights are: numbers overflow on "
+        f"The {what} of this {hf.config.model_type} model are not finite, though its weights are: numbers overflow on "
         f"the way. Its largest weights are in {key}: {largest:.1e}.\nSee to that tensor, or load it in float32."
     )
 

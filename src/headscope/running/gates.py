@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.errors import InputError
 from headscope.models.model import Model
+from headscope.models.weights import refuse_overflow
 from headscope.records.sealed import read_sealed, write_sealed
 from headscope.running.batching import in_parts
 from headscope.running.interventions import gated
@@ -75,8 +75,6 @@ class Fit:
     def step(self, gradient_CLH: Tensor, rate: float) -> None:
         """One update of Adam, each matrix's gradient clipped on its own."""
         norm_C = gradient_CLH.flatten(1).norm(dim=1)
-        if not bool(norm_C.isfinite().all()):
-            raise InputError(f"The gradient of the gates is not finite at update {self.update + 1}: numbers overflow.")
         gradient_CLH = gradient_CLH * (GRADIENT_NORM / norm_C.clamp(min=GRADIENT_NORM))[:, None, None]
         self.update += 1
         one, two = BETAS
@@ -153,4 +151,6 @@ def gate_gradient(model: Model, task: Task, m_CLH: Tensor, rows_CB: list[list[in
 
     # The prompts of a matrix stay together: batches of like size whatever their lengths.
     in_parts(model, "gates", pairs, run, each=max(len(task.clean_rows[i]) + 1 for _, i in pairs), whole=B)
+    # (Their norm, to which each is clipped, overflows first.)
+    refuse_overflow(model.hf, gradient_CLH.flatten(1).norm(dim=1), "gates' gradients")
     return gradient_CLH, value_C
