@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-fast lint bench faults docs nano-sparse clean
+.PHONY: setup demo wheel test test-fast lint bench faults docs nano-sparse clean
 
 setup: $(VENV)/.ready
 
@@ -16,8 +16,20 @@ $(VENV)/.ready: pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@
 
+# First the tiny model, whose figures are there in a minute; then the real one, its page growing study by study.
 demo: setup
+	$(BIN)/headscope reproduce --models nano,nano-sparse --only 000,001,002 --format png --out runs/demo-nano
 	$(BIN)/headscope reproduce --out runs/demo
+
+# What users install: the wheel, in an environment of its own.
+wheel:
+	rm -rf dist build/wheel
+	$(PYTHON) -m venv build/wheel
+	build/wheel/bin/python -m pip install --quiet build torch==2.13.0
+	build/wheel/bin/python -m build --wheel --outdir dist .
+	build/wheel/bin/python -m pip install --quiet dist/*.whl
+	cd build && HEADSCOPE_CACHE=$(CURDIR)/build/cache wheel/bin/headscope check nano --task ioi
+	cd build && wheel/bin/headscope reproduce --only 000 --models nano --out demo-wheel
 
 test: lint
 	$(BIN)/python -m pytest
@@ -55,4 +67,4 @@ $(VENV)/.docs: $(VENV)/.ready
 	@touch $@
 
 clean:
-	rm -rf $(VENV) runs site
+	rm -rf $(VENV) runs site build dist

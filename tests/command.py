@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,11 +15,17 @@ OFFLINE = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
 
 class Said(NamedTuple):
-    """How a command ended and what it wrote."""
+    """How a command ended and what it wrote; `log` is all of stderr, `err` is it without the lines of header and
+    progress, each of which begins with the time."""
 
     code: Any
     out: str
     err: str
+    log: str = ""
+
+    @classmethod
+    def of(cls, code: Any, out: str, log: str) -> Said:
+        return cls(code, out, re.sub(r"(?m)^\[\d+:\d\d(:\d\d)?\] .*\n", "", log), log)
 
 
 def headscope(capfd, *words: object) -> Said:
@@ -32,7 +39,7 @@ def headscope(capfd, *words: object) -> Said:
         code = end.code or 0
     finally:
         sys.argv = before
-    return Said(code, *capfd.readouterr())
+    return Said.of(code, *capfd.readouterr())
 
 
 def process(*words: object) -> list[str]:
@@ -42,7 +49,7 @@ def process(*words: object) -> list[str]:
 
 def headscope_process(*words: object) -> Said:
     done = subprocess.run(process(*words), capture_output=True, text=True, env=OFFLINE)
-    return Said(done.returncode, done.stdout, done.stderr)
+    return Said.of(done.returncode, done.stdout, done.stderr)
 
 
 # Goes before a program, which then kills itself as `kill -9` would: not when a watcher finds the time, but in the

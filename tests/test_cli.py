@@ -28,39 +28,48 @@ from headscope.tasks import TASKS
 
 # Scripts hold on to these: a flag may be added, but not renamed or dropped.
 FLAGS = {
-    "check": "model --task -t --n -n --seed --json",
+    "check": "model --task -t --n -n --seed --device --dtype --revision --json --quiet -q",
     "heads": (
-        "models --task -t --method -m --ranking --draws --n -n --top --fill --baseline --crossfit --signed --threshold "
-        "--points --seed "
-        "--format --json --out -o"
+        "models --task -t --method -m --ranking --draws --n -n --top --fill --baseline --crossfit --signed "
+        "--threshold --points --seed --format --device --dtype --revision --json --quiet -q --out -o"
     ),
     "edges": (
-        "models --task -t --method -m --split --choice --connected --n -n --top --fill --baseline --crossfit --signed "
-        "--threshold --points "
-        "--seed --format --json --out -o"
+        "models --task -t --method -m --split --choice --draws --connected --n -n --top --fill --baseline "
+        "--crossfit --signed --threshold --points --seed --format --device --dtype --revision --json --quiet -q "
+        "--out -o"
     ),
-    "roles": ("models --task -t --seeds --preset --n -n --held-out --compare --forget --seed --format --json --out -o"),
+    "roles": (
+        "models --task -t --seeds --preset --n -n --held-out --compare --forget --seed --format --device --dtype "
+        "--revision --json --quiet -q --out -o"
+    ),
     "functions": (
         "model --data --function --ranking --k --draws --n -n --train --ablated --shots --factor --steps "
-        "--max-new-tokens --alpha --comet --embedder --seed --format --json --out -o"
+        "--max-new-tokens --alpha --comet --embedder --seed --format --device --dtype --revision --json --quiet -q "
+        "--out -o"
     ),
     "sparsify": (
         "model --text --top-p --sequences --length --steps --batch --positions --vocabulary --accumulate --lr "
         "--lr-end --warmup --clip --lora-rank --start --offset-lr --penalty --average --constraint --margin "
-        "--margin-start --distill --penalty-weight --rate --bias --noise --noise-end --temperature --temperature-end "
-        "--held-out --every --checkpointing --seed --format --json --out -o"
+        "--margin-start --distill --penalty-weight --rate --bias --noise --noise-end --temperature "
+        "--temperature-end --held-out --every --checkpointing --seed --format --device --dtype --revision --json "
+        "--quiet -q --out -o"
     ),
-    "sparsify-report": "dense sparse --task --text --sequences --length --n --seed --format --json --out -o",
+    "sparsify-report": (
+        "dense sparse --task --text --sequences --length --n --seed --format --device --dtype --revision --json "
+        "--quiet -q --out -o"
+    ),
     "sparsity-frontier": (
-        "dense trained --task -t --heads-by --edges-by --text --sequences --length --threshold --n -n --seed --format "
-        "--json --out -o"
+        "dense trained --task -t --heads-by --edges-by --text --sequences --length --threshold --n -n --seed "
+        "--format --device --dtype --revision --json --quiet -q --out -o"
     ),
     "atlas": "model --runs --out -o --seed --json",
-    "merge": "adapter base --out -o",
+    "merge": "adapter base --device --dtype --revision --json --quiet -q --out -o",
     "report": "runs --out -o --title",
     "view": "folder --port",
     "figure": "run --format --width --only --out -o",
-    "reproduce": "--preset --only --models --comet --open --format --json --out -o",
+    "reproduce": (
+        "--preset --only --models --comet --open --format --device --dtype --revision --json --quiet -q --out -o"
+    ),
     "doctor": "run --json",
     "cache": "--clear --json",
     "comet setup": "--checkpoint",
@@ -290,8 +299,8 @@ def test_heads_as_tables(capfd, tmp_path: Path):
     words = ("heads", "nano", "--task", "ioi", "--n", "4", "--draws", "0", "--format", "png", "--top", "3")
     said = headscope(capfd, *words, "--out", out)
     assert (said.code, said.err) == (0, "")
-    assert f"Picture: {out}/curves.png" in said.out
-    assert f"Everything: {out}" in said.out
+    assert f"Files: {out}: curves.png" in said.out
+    assert "Found: " in said.out
     assert (out / "curves.png").is_file()
 
 

@@ -133,9 +133,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     colours = "red blue green white black brown grey pink gold".split()
     many = [item for colour in colours for item in json.loads(text.replace("red", colour))]
     (folder / "cogqa.json").write_text(json.dumps(many))
-    demo = re.search(r"^demo:.*\n\t\$\(BIN\)/(headscope .+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert demo
-    run(on_nano(demo[1]), folder)
+    demo = re.findall(r"^\t\$\(BIN\)/(headscope reproduce .+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert len(demo) == 2
+    run(on_nano(demo[-1]), folder)
     return folder
 
 

@@ -37,10 +37,11 @@ class Larger(Small):
     colours: tuple[Literal["red", "blue"], ...] = option(("red",), "In which colours.", flag="--colour")
 
 
-def run_small(settings: Any, folder: Path) -> None:
+def run_small(settings: Any, folder: Path) -> Any:
     """A small study of its own."""
     with open_run(folder, settings) as run:
         run.unit(("numbers",), lambda: [settings.n, *getattr(settings, "colours", ())])
+    return lambda: None
 
 
 def called(record: type[Settings], *words: str) -> Any:
@@ -76,7 +77,7 @@ def test_presentation_is_no_part_of_the_identity():
     one = studies.HeadSettings(models=("m",), tasks=("ioi",))
     other = replace(one, threshold=0.8, formats=("pdf",), top=3, as_json=True)
     assert (one.identity(), one.folder()) == (other.identity(), other.folder())
-    assert other.asked()["shown"] == {"threshold": 0.8, "formats": ["pdf"], "top": 3, "as_json": True}
+    assert other.asked()["shown"] == {"threshold": 0.8, "formats": ["pdf"], "top": 3, "as_json": True, "quiet": False}
     assert set(other.asked()["words"]) - set(one.asked()["words"]) == {"--threshold", "0.8", "--format", "pdf"}
 
 

@@ -272,7 +272,7 @@ def log_grid(total: int, points: int) -> list[int]:
 
 def random_band(
     model: Model, task: Task, *, draws: int = 3, fill: str = "corrupt", baseline: str = "corrupt",
-    signed: bool = False, points: int = 13, seed: int = 0,
+    signed: bool = False, split: str | None = None, points: int = 13, seed: int = 0,
 ) -> Curve:  # fmt: skip
     """What rankings that know nothing give.
 
@@ -289,12 +289,17 @@ def random_band(
     Returns:
         The mean curve over the rankings, with their lowest and highest.
     """
-    total = model.n_layers * model.n_heads
-    counts = sorted({round(total * at / (points - 1)) for at in range(points)})
-    curves = []
+    graph = None if split is None else view_of(model).graph(split)
+    total = model.n_layers * model.n_heads if graph is None else len(graph)
+    straight = sorted({round(total * at / (points - 1)) for at in range(points)})
+    counts, curves = straight if graph is None else log_grid(total, points), []
     for one in range(draws):
-        values = np.random.default_rng([seed, one]).normal(size=(1, model.n_layers, model.n_heads))
-        scores = Scores.of(model.name, task, "random", np.repeat(values, len(task), axis=0))
+        draw = np.random.default_rng([seed, one])
+        if graph is None:
+            values = draw.normal(size=(1, model.n_layers, model.n_heads))
+            scores = Scores.of(model.name, task, "random", np.repeat(values, len(task), axis=0))
+        else:
+            scores = EdgeScores.of(model.name, task, "random", graph, draw.normal(size=total), None)
         curves.append(sweep(model, task, scores, fill=fill, baseline=baseline, signed=signed, k=counts, resamples=0))
     explained = np.stack([curve.explained for curve in curves])
     mean, metrics = explained.mean(0), np.mean([curve.metrics for curve in curves], axis=0)

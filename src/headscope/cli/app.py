@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import asdict
+import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -23,13 +24,13 @@ from headscope.cli import report as cli_report
 from headscope.cli import reproduce as cli_reproduce
 from headscope.cli import roles as cli_roles
 from headscope.cli import sparse as cli_sparse
-from headscope.cli.console import AsJson, err, number, out
+from headscope.cli.console import AsJson, err, out
 from headscope.cli.console import plain as _plain
 from headscope.cli.console import print_json as _print_json
-from headscope.cli.console import warn_unusable as _warn_unusable
-from headscope.cli.findings import show
-from headscope.cli.options import add_study
+from headscope.cli.findings import show, show_checks
+from headscope.cli.options import Ending, add_study
 from headscope.errors import HeadscopeError, InputError, SetupError
+from headscope.progress import done
 from headscope.stopping import Stopped, listening
 from headscope.studies.settings import CheckSettings, EdgeSettings, HeadSettings
 
@@ -58,38 +59,29 @@ def _whole(
     """What stands before a command."""
 
 
-def check(settings: CheckSettings, folder: Path) -> None:
+def check(settings: CheckSettings, folder: Path) -> Ending:
     """Say how well a model does a task, before studying how it does it.
 
     Examples: `headscope check smollm2-135m --task ioi,greater-than`,
     `headscope check smollm2-135m --task functions` (its answers to the questions of `headscope functions`)
     """
     if settings.tasks == ("functions",):
-        cli_functions.check_functions(settings)
-        return
+        return cli_functions.check_functions(settings)
 
     from headscope.models import load
-    from headscope.progress import display
     from headscope.running.measure import check as run_check
     from headscope.tasks import make_task
 
-    with display():
-        loaded = load(settings.model)
-        made = (make_task(name, loaded.tokenizer, n=settings.n, seed=settings.seed) for name in settings.tasks)
-        results = [run_check(loaded, task) for task in made]
-    rows = [{**asdict(result), "usable": result.usable} for result in results]
-    if settings.as_json:
-        _print_json(rows[0] if len(rows) == 1 else rows)
-        return
-    table = Table("Task", "Prompts", "Accuracy", "Metric", "Clean", "Corrupt", title=f"{loaded.name}: how well it does")
-    for r in results:
-        row = (r.task, str(r.n), f"{r.accuracy:.3f}", r.metric_name, f"{r.metric:.3f}", number(r.corrupt_metric, ".3f"))
-        table.add_row(*row, style=None if r.usable else "yellow")
-    out.print(table)
-    _warn_unusable(rows)
+    loaded = load(settings.model, **settings.loading)
+    results = []
+    for name in settings.tasks:
+        began = time.monotonic()
+        results.append(run_check(loaded, make_task(name, loaded.tokenizer, n=settings.n, seed=settings.seed)))
+        done(f"{loaded.name} on {name}", time.monotonic() - began)
+    return partial(show_checks, results, loaded.note, settings)
 
 
-def heads(settings: HeadSettings, folder: Path) -> None:
+def heads(settings: HeadSettings, folder: Path) -> Ending:
     """Which heads does a model use, and how few of them are enough?
 
     Scores every head of one or more models on one or more tasks, sweeps the number of heads kept, and draws explained
@@ -99,15 +91,12 @@ def heads(settings: HeadSettings, folder: Path) -> None:
     Examples: `headscope heads smollm2-135m --task ioi --n 50`,
     `headscope heads smollm2-135m --task ioi,docstring --ranking task,prompt`
     """
-    from headscope.progress import display
     from headscope.studies.heads import study_heads
 
-    with display():
-        study = study_heads(settings, out=folder)
-    show(study, as_json=settings.as_json, top=settings.top)
+    return partial(show, study_heads(settings, out=folder), settings)
 
 
-def edges(settings: EdgeSettings, folder: Path) -> None:
+def edges(settings: EdgeSettings, folder: Path) -> Ending:
     """Which edges between components does a model use, and how few of them are enough?
 
     Scores every edge (embedding, heads, MLPs, logits), sweeps the number of edges kept on a log axis, draws explained
@@ -116,12 +105,9 @@ def edges(settings: EdgeSettings, folder: Path) -> None:
 
     Example: `headscope edges smollm2-135m --task ioi --method eap-ig,random`
     """
-    from headscope.progress import display
     from headscope.studies.edges import study_edges
 
-    with display():
-        study = study_edges(settings, out=folder)
-    show(study, as_json=settings.as_json, top=settings.top)
+    return partial(show, study_edges(settings, out=folder), settings)
 
 
 add_study(app, CheckSettings, check, out="")

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import sys
+import textwrap
 from collections.abc import Iterable
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from headscope.errors import InputError
+from headscope.progress import stamp
+from headscope.runs.settings import Settings, options
 
 # Results go to standard output, everything else to standard error, so that --json can be piped.
 # (Without emoji, or paths such as a:x:b would change.)
@@ -28,23 +33,54 @@ def split(text: str, option: str) -> list[str]:
     return names
 
 
-def warn_unusable(checks: Iterable[dict[str, Any]]) -> None:
-    for c in checks:
-        if not c["usable"]:
-            err.print(
-                f"[yellow]Note:[/] {c['model']} does not do {c['task']}: accuracy {c['accuracy']:.2f}, metric "
-                f"{c['metric']:.3f} clean and {number(c['corrupt_metric'], '.3f')} corrupt. Scores of its heads "
-                "explain nothing.",
-                soft_wrap=True,
-            )
+def note(text: str) -> None:
+    """What is to be known before the numbers are believed."""
+    err.print(f"[yellow]Note:[/] {plain(text)}", soft_wrap=True, highlight=False)
 
 
-def print_places(figures: Iterable[str], folder: str) -> None:
-    """Where a run left its pictures and everything else."""
-    for path in figures:
-        if path.endswith(".png"):
-            out.print(f"Picture: {plain(path)}", soft_wrap=True)
-    out.print(f"Everything: {plain(folder)}", soft_wrap=True)
+# Fields of settings that name models; tasks are called so everywhere.
+MODELS = ("model", "models", "dense", "sparse", "trained", "adapter", "base")
+
+
+def header(settings: Settings, folder: Path | None) -> dict[str, str]:
+    """What a command was asked, for which model and task, with which settings, and where it writes."""
+    said: dict[str, list[str]] = {"Model": [], "Task": [], "Settings": []}
+    for one in options(type(settings)):
+        value = getattr(settings, one.name)
+        if one.name in MODELS:
+            said["Model"].append(one.text(value))
+        elif one.name == "tasks":
+            said["Task"].append(one.text(value))
+        elif one.identity and value is not None and value is not False and value not in ((), ""):
+            said["Settings"].append(one.noun if value is True else f"{one.noun} {one.text(value)}")
+    lines = {name: ", ".join(words) for name, words in said.items() if words}
+    return {"headscope": settings.command, **lines, **({} if folder is None else {"Writes": str(folder)})}
+
+
+def print_header(settings: Settings, folder: Path | None) -> None:
+    """On stderr, before anything slow is imported; in a log, with the time."""
+    for name, text in header(settings, folder).items():
+        if not sys.stderr.isatty():
+            stamp(f"{name} {text}")
+        elif name == "headscope":
+            err.print(f"[bold]{name} {plain(text)}[/]", highlight=False)
+        else:
+            lines = textwrap.wrap(text, max(err.width - 12, 20), break_on_hyphens=False)
+            for number, line in enumerate(lines):
+                err.print(f"  [dim]{'' if number else name:9}[/] {plain(line)}", highlight=False, soft_wrap=True)
+
+
+def print_end(sentence: str, figures: Iterable[str], folder: str) -> None:
+    """What was found in one sentence, where the files are, and what shows the page."""
+    line("Found", sentence)
+    pictures = [Path(path).name for path in figures if path.endswith(".png")]
+    line("Files", f"{folder}" + (f": {', '.join(pictures)}; tables as CSV" if pictures else ""))
+    line("Page", f"headscope view {Path(folder).parent}")
+
+
+def line(name: str, text: str) -> None:
+    """A line of the end, as all commands have them."""
+    out.print(f"[bold]{name + ':':6}[/] {plain(text)}", soft_wrap=not out.is_terminal, highlight=False)
 
 
 def print_json(value: object) -> None:

@@ -2,27 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from headscope.cli.console import err, number, out, plain, print_json, print_places, warn_unusable
+from headscope.cli.console import note, number, out, plain, print_end, print_json
 
 if TYPE_CHECKING:
+    from headscope.records import Check
     from headscope.report.outputs import Outputs
+    from headscope.runs.settings import Printed
 
 Findings = dict[str, Any]
 
 
-def show(outputs: Outputs, *, as_json: bool, top: int = 10) -> None:
-    """Print what a run found: one JSON document, or tables, and where everything is."""
-    findings = outputs.findings(top=top)
-    if as_json:
+def show(outputs: Outputs, settings: Printed) -> None:
+    """Print what a run found: one JSON document, or tables, what is to be said of them, and where everything is."""
+    findings = {**outputs.findings(top=getattr(settings, "top", 10)), "found": outputs.sentences()}
+    if settings.as_json:
         print_json(findings)
         return
     SHOWN[outputs.run.manifest["command"]](findings)
-    print_places(findings["figures"], findings["run"])
+    for name, facts in outputs.run.manifest["models"].items():
+        if facts.get("note"):
+            note(f"{name}: {facts['note']}.")
+    warn_unusable(findings.get("checks", ()))
+    print_end(" ".join(findings["found"][:1]), findings["figures"], findings["run"])
+
+
+def show_checks(checks: list[Check], model_note: str, settings: Printed) -> None:
+    """How well a model does tasks."""
+    rows = [{**asdict(check), "usable": check.usable} for check in checks]
+    if settings.as_json:
+        print_json(rows[0] if len(rows) == 1 else rows)
+        return
+    table = Table(
+        "Task", "Prompts", "Accuracy", "Metric", "Clean", "Corrupt", title=f"{checks[0].model}: how well it does"
+    )
+    for c in checks:
+        row = (c.task, str(c.n), f"{c.accuracy:.3f}", c.metric_name, f"{c.metric:.3f}", number(c.corrupt_metric, ".3f"))
+        table.add_row(*row, style=None if c.usable else "yellow")
+    out.print(table)
+    if model_note:
+        note(f"{checks[0].model}: {model_note}.")
+    warn_unusable(rows)
+
+
+def show_answers(model: str, rows: list[Findings], settings: Printed) -> None:
+    """How well a model answers the questions of each function."""
+    if settings.as_json:
+        print_json([{"model": model, **row} for row in rows])
+        return
+    table = Table("Function", "Questions", "Accuracy", "ROUGE-1", "chrF", title=f"{model}: how well it answers")
+    for row in rows:
+        table.add_row(row["task"], str(row["n"]), *(f"{row[name]:.3f}" for name in ("accuracy", "rouge", "chrf")))
+    out.print(table)
+    warn_answers(model, [{**row, "function": row["task"], "match": row["accuracy"]} for row in rows])
+
+
+def warn_unusable(checks: Iterable[Findings]) -> None:
+    for c in checks:
+        if not c["usable"]:
+            note(
+                f"{c['model']} does not do {c['task']}: accuracy {c['accuracy']:.2f}, metric {c['metric']:.3f} clean "
+                f"and {number(c['corrupt_metric'], '.3f')} corrupt. Scores of its heads explain nothing. "
+                f"{c.get('note', '')}".strip()
+            )
+
+
+# Of the questions of a function, the share of right answers below which the model does not do it.
+HARDLY = 0.1
+
+
+def warn_answers(model: str, rows: Iterable[Findings]) -> None:
+    for row in rows:
+        if row["match"] < HARDLY:
+            note(
+                f"{model} does not do {row['function']}: {row['match'] * row['n']:.0f} of {row['n']} answers are "
+                "right. What masking changes in the others explains nothing."
+            )
+        if row.get("cut"):
+            note(
+                f"{row['function']}: {row['cut']} of {row['n']} answers were cut at the token limit before they ended; "
+                "give a larger --max-new-tokens."
+            )
 
 
 def _line(text: str) -> None:
@@ -52,7 +117,7 @@ def _series(findings: Findings, what: str, order: str) -> None:
     from headscope.records import Multiplier, Needed
 
     for scores in findings["scores"]:
-        if "random" not in scores["method"]:
+        if not scores["method"].startswith("random"):
             out.print(_top(scores, what))
     curves = findings["curves"]
     # As in MIB: CPR is for a ranking by signed score, CMD for one by absolute score.
@@ -72,7 +137,9 @@ def _series(findings: Findings, what: str, order: str) -> None:
     for c in findings["multipliers"]:
         ratio = Multiplier(**{name: c[name] for name in Multiplier.__dataclass_fields__})
         _line(f"{c['task']}: {c['first']} against {c['against']}: {ratio}")
-    warn_unusable(findings["checks"])
+    for c in findings["against_random"]:
+        ratio = Multiplier(**{name: c[name] for name in Multiplier.__dataclass_fields__})
+        _line(f"{c['task']}: {c['against']} against a ranking at random: {ratio}")
 
 
 def _top(scores: Findings, what: str) -> Table:
@@ -87,21 +154,23 @@ def _top(scores: Findings, what: str) -> Table:
     return table
 
 
-def _roles(findings: Findings, columns: int = 7) -> None:
-    """columns: of a curve, those of the largest k, as many as fit beside each other; the CSV has all."""
+def _roles(findings: Findings, most: int = 7) -> None:
+    """most: of a curve, columns of the largest k, as many as fit beside each other; the CSV has all."""
     for roles in findings["roles"]:
-        table = Table(
-            "Role", "Heads", "In all seeds", "In some", "In none", title=f"{roles['model']} on {roles['task']}"
-        )
+        # (One seed has no others to agree with.)
+        columns = {"Heads": "share"}
+        if len(roles["seeds"]) > 1:
+            columns |= {"In all seeds": "always", "In some": "sometimes", "In none": "never"}
+        table = Table("Role", *columns, title=f"{roles['model']} on {roles['task']}")
         for role, share in roles["spread"].items():
-            table.add_row(role, *(f"{share[key]:.1%}" for key in ("share", "always", "sometimes", "never")))
+            table.add_row(role, *(f"{share[key]:.1%}" for key in columns.values()))
         out.print(table)
     for curve in findings["curves"]:
         title = f"{curve['model']} on {curve['task']}: change of log P(target) when k heads are ablated"
-        table = Table("Score, by k", *(str(k) for k in curve["k"][-columns:]), title=title)
+        table = Table("Score, by k", *(str(k) for k in curve["k"][-most:]), title=title)
         for role, line in curve.items():
             if isinstance(line, dict):
-                table.add_row(role, *(f"{value:+.2f}" for value in line["mean"][-columns:]))
+                table.add_row(role, *(f"{value:+.2f}" for value in line["mean"][-most:]))
         out.print(table)
     for one in findings["patching"]:
         _line(
@@ -114,7 +183,6 @@ def _roles(findings: Findings, columns: int = 7) -> None:
             f"{c['model']}, gates that keep {c['keep']} and forget {c['forget']}: accuracy {c['kept']:.2f} (plain "
             f"{c['plain kept']:.2f}) and {c['forgotten']:.2f} (plain {c['plain forgotten']:.2f})"
         )
-    warn_unusable(findings["checks"])
 
 
 def _functions(findings: Findings) -> None:
@@ -146,10 +214,11 @@ def _functions(findings: Findings) -> None:
         _line(f"{words} {number(row['correlation'], '.2f')}")
     if findings["skipped"]:
         some = "; ".join(findings["skipped"][:3]) + ("; ..." if findings["skipped"][3:] else "")
-        _note(f"{len(findings['skipped'])} items could not be used: {some}")
+        note(f"{len(findings['skipped'])} items could not be used: {some}")
     if findings["stray"]:
         names = ", ".join(f"{label} ({count})" for label, count in list(findings["stray"].items())[:8])
-        _note(f"labels that are no function: {names}")
+        note(f"labels that are no function: {names}")
+    warn_answers(findings["model"], findings["base"])
     _line(findings["comet"])
 
 
@@ -161,10 +230,6 @@ def _cross(rows: list[Findings]) -> Table:
         accuracies = {row["asked"]: row["accuracy"] for row in rows if row["masked"] == masked}
         table.add_row(masked, *(f"{accuracies[name]:.2f}" for name in asked))
     return table
-
-
-def _note(text: str) -> None:
-    err.print(f"[yellow]Note:[/] {plain(text)}", soft_wrap=True)
 
 
 def _sparsity(findings: Findings) -> None:

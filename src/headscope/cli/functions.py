@@ -3,19 +3,16 @@ questions. `register` puts them on the command line."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from headscope.cli.console import out, plain, print_json
-from headscope.cli.findings import show
-from headscope.cli.options import add_study
+from headscope.cli.console import out, plain
+from headscope.cli.findings import show, show_answers
+from headscope.cli.options import Ending, add_study
 from headscope.studies.settings import CheckSettings, FunctionSettings
-
-if TYPE_CHECKING:
-    pass
 
 
 def register(app: typer.Typer) -> None:
@@ -25,7 +22,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(comet, name="comet")
 
 
-def functions(settings: FunctionSettings, folder: Path) -> None:
+def functions(settings: FunctionSettings, folder: Path) -> Ending:
     """Which heads serve a cognitive function, and what is lost without them?
 
     Finds the heads of Retrieval, Knowledge Recall, Math Calculation and Inference, masks the K best against K random
@@ -35,30 +32,19 @@ def functions(settings: FunctionSettings, folder: Path) -> None:
 
     Examples: `headscope functions smollm2-135m`, `headscope functions path/to/model --data cogqa.json --n 20`
     """
-    from headscope.progress import display
     from headscope.studies.function_tables import study_functions
 
-    with display():
-        study = study_functions(settings, out=folder)
-    show(study, as_json=settings.as_json)
+    return partial(show, study_functions(settings, out=folder), settings)
 
 
-def check_functions(settings: CheckSettings) -> None:
+def check_functions(settings: CheckSettings) -> Ending:
     """How well a model answers the built-in questions of each function, before any masking."""
     from headscope.models import load
-    from headscope.progress import display
     from headscope.studies.functions import check_answers
 
-    with display():
-        loaded = load(settings.model)
-        rows = check_answers(loaded, n=settings.n, seed=settings.seed)
-    if settings.as_json:
-        print_json([{"model": loaded.name, **row} for row in rows])
-        return
-    table = Table("Function", "Questions", "Accuracy", "ROUGE-1", "chrF", title=f"{loaded.name}: how well it answers")
-    for row in rows:
-        table.add_row(row["task"], str(row["n"]), *(f"{row[name]:.3f}" for name in ("accuracy", "rouge", "chrf")))
-    out.print(table)
+    loaded = load(settings.model, **settings.loading)
+    rows = check_answers(loaded, n=settings.n, seed=settings.seed)
+    return partial(show_answers, loaded.name, rows, settings)
 
 
 def comet_setup(

@@ -1,24 +1,29 @@
-"""A command made of a record of settings: its options, arguments and help are what the record's fields say."""
+"""A command made of a record of settings: its options, arguments and help are what the record's fields say. All look
+alike: a header at once, progress, what was found."""
 
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-from headscope.cli.console import err
-from headscope.runs.settings import Option, Settings, options
+from headscope.cli.console import err, print_header
+from headscope.progress import display
+from headscope.runs.settings import Option, Printed, options
 
-S = TypeVar("S", bound=Settings)
+S = TypeVar("S", bound=Printed)
+# What is printed in the end, when there is no progress any more.
+Ending = Callable[[], None]
 OUT = "Run folder; by default one under runs/ for these settings."
 
 
-def add_study(app: typer.Typer, record: type[S], run: Callable[[S, Path], None], *, out: str = OUT) -> None:
-    """Put a study on the command line. `run` gets its settings and the folder, and its docstring is the help.
-    out: the help of --out; a command without a folder gives none."""
+def add_study(app: typer.Typer, record: type[S], run: Callable[[S, Path], Ending], *, out: str = OUT) -> None:
+    """Put a study on the command line. `run` gets its settings and the folder, and its docstring is the help; it
+    returns what prints the end. out: the help of --out; a command without a folder gives none."""
 
     def call(**typed: Any) -> None:
         folder = typed.pop("to", None)
@@ -27,7 +32,14 @@ def add_study(app: typer.Typer, record: type[S], run: Callable[[S, Path], None],
                 err.print(f"{one.formerly} is now called {one.flag}; the old name goes with the next release.")
                 typed[one.name] = given
         settings = record(**typed)
-        run(settings, folder or settings.folder())
+        folder = folder or settings.folder()
+        # (Of several processes that train together, one speaks.)
+        quiet = settings.quiet or os.environ.get("RANK", "0") != "0"
+        if not quiet:
+            print_header(settings, folder if out else None)
+        with display(quiet=quiet):
+            end = run(settings, folder)
+        end()
 
     renamed = [one for one in options(record) if one.formerly]
     parameters = [_parameter(one) for one in options(record)]

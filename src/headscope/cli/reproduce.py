@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 from rich.table import Table
 
-from headscope.cli.console import err, out, plain, print_json
-from headscope.cli.options import add_study
+from headscope.cli.console import line, out, plain, print_json
+from headscope.cli.options import Ending, add_study
+from headscope.progress import stamp
 from headscope.studies.settings import ReproduceSettings
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def register(app: typer.Typer) -> None:
     add_study(app, ReproduceSettings, reproduce, out="Folder of all runs; by default runs/reproduce-PRESET.")
 
 
-def reproduce(settings: ReproduceSettings, folder: Path) -> None:
+def reproduce(settings: ReproduceSettings, folder: Path) -> Ending:
     """Draw every published figure on real models, and one page that shows everything.
 
     Heads by task and by prompt (000, 001) and edges (002), dense against sparse; functional heads (003); head roles
@@ -30,19 +31,37 @@ def reproduce(settings: ReproduceSettings, folder: Path) -> None:
 
     Examples: `headscope reproduce`, `headscope reproduce --preset full --only 000,002`
     """
-    from headscope.progress import display
     from headscope.records.files import write_bytes
     from headscope.report.page.html import build_page
     from headscope.studies.reproduce import estimate
     from headscope.studies.reproduce import reproduce as run
 
-    minutes = estimate(settings) / 60
-    err.print(f"About {minutes:.0f} minutes on this machine, less what is there already. Stop it whenever you like.")
-    with display():
-        whole = run(settings, out=folder, say=_say)
-    page = write_bytes(folder / "report.html", build_page([folder]).encode())
+    page = folder / "report.html"
+
+    def say(text: str) -> None:
+        if not settings.quiet:
+            stamp(text)
+
+    def grown(whole: Reproduction) -> None:
+        write_bytes(page, build_page([folder]).encode())
+        figures = listed_figures(whole)
+        say(f"{page} shows {figures}")
+
+    if not settings.quiet:
+        minutes = max(1, round(estimate(settings) / 60))
+        say(f"About {minutes} min on this machine, less what is there already; stop it whenever you like")
+    whole = run(settings, out=folder, say=say, grown=grown)
+    return partial(_end, whole, page, settings)
+
+
+def listed_figures(whole: Reproduction) -> str:
+    names = [figure.id for figure in whole.figures]
+    return f"figure{'s' * (len(names) != 1)} {', '.join(names)}"
+
+
+def _end(whole: Reproduction, page: Path, settings: ReproduceSettings) -> None:
     if settings.as_json:
-        print_json({"run": str(folder), "page": str(page), **whole.as_dict()})
+        print_json({"run": str(whole.folder), "page": str(page), **whole.as_dict()})
     else:
         _print(whole, page)
     if settings.show:
@@ -51,18 +70,22 @@ def reproduce(settings: ReproduceSettings, folder: Path) -> None:
         webbrowser.open(page.resolve().as_uri())
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def _print(whole: Reproduction, page: Path) -> None:
-    title = "Published, and measured here (other models, other settings: not the same experiment)"
-    table = Table("Figure", "What", "Published", "Here", "Model and setting", title=title)
-    for number in whole.numbers:
-        cells = (number.figure, number.what, number.published, number.measured, number.setting)
-        table.add_row(*map(plain, cells))
-    out.print(table)
+    """A table for each figure: what all of its rows share stands above them, so that 80 columns are enough."""
     for figure in whole.figures:
-        out.print(plain(f"Figure {figure.id}: {whole.folder / figure.image}"), soft_wrap=True, highlight=False)
-    out.print(plain(f"Time: {whole.seconds / 60:.1f} minutes"), highlight=False)
-    out.print(plain(f"Page: {page}"), soft_wrap=True, highlight=False)
+        rows = [number for number in whole.numbers if number.figure == figure.id]
+        if not rows:
+            continue
+        table = Table(
+            "What", "Published", "Here", title=f"{figure.id}: {plain(figure.title)}", caption=plain(rows[0].setting)
+        )
+        for number in rows:
+            table.add_row(*map(plain, (number.what, number.published, number.measured)))
+        out.print(table)
+    line(
+        "Found",
+        f"{len(whole.numbers)} published numbers measured here in {whole.seconds / 60:.1f} minutes, on other models "
+        "and with other settings: not the same experiment.",
+    )
+    line("Files", f"{whole.folder}: {', '.join(figure.image for figure in whole.figures)}")
+    line("Page", str(page))

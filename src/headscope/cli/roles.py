@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import typer
 
 from headscope.cli.findings import show
-from headscope.cli.options import add_study
+from headscope.cli.options import Ending, add_study
 from headscope.studies.settings import RoleSettings
 
 
@@ -15,7 +16,7 @@ def register(app: typer.Typer) -> None:
     add_study(app, RoleSettings, roles)
 
 
-def roles(settings: RoleSettings, folder: Path) -> None:
+def roles(settings: RoleSettings, folder: Path) -> Ending:
     """Which heads facilitate a task, which interfere with it, and which are irrelevant?
 
     Fits a gate to every head (causal head gating), tells each head's role and how it varies over seeds, takes heads
@@ -25,9 +26,6 @@ def roles(settings: RoleSettings, folder: Path) -> None:
 
     Example: `headscope roles smollm2-135m --task syntax,common-sense,math`
     """
-    from headscope.progress import display
     from headscope.studies.roles import study_roles
 
-    with display():
-        study = study_roles(settings, out=folder)
-    show(study, as_json=settings.as_json)
+    return partial(show, study_roles(settings, out=folder), settings)

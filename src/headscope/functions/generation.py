@@ -40,6 +40,7 @@ class Answer:
     text: str
     ids: list[int]
     surprisal: list[float] = field(default_factory=list)
+    cut: bool = False  # at the token limit, before it had ended
 
 
 @dataclass(frozen=True)
@@ -203,7 +204,7 @@ class _Writer:
             seen_RS = torch.cat([seen_RS, seen_RS.new_ones(len(seen_RS), 1)], dim=1)
             with self._acting(variant_R, decoding=True):
                 logits_RV = self._pass(next_R[:, None], seen_RS, cache)
-        return [Answer(*parts) for parts in zip(texts, ids, surprisal, strict=True)]
+        return [Answer(*parts) for parts in zip(texts, ids, surprisal, alive, strict=True)]
 
     def _take(self, row: int, token: int, cost: float, ids: list, surprisal: list, texts: list[str]) -> bool:
         """Add a token to a row's answer; False when it ends the answer."""

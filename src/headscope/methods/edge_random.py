@@ -24,4 +24,4 @@ def edge_random(model: Model, task: Task, *, split: str = "none", seed: int = 0)
     """
     graph = view_of(model).graph(split)
     values = np.random.default_rng(seed).normal(size=len(graph))
-    return EdgeScores.of(model.name, task, "edge-random", graph, values, None, random_seed=seed)
+    return EdgeScores.of(model.name, task, "random", graph, values, None, random_seed=seed)

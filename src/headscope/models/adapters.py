@@ -1,6 +1,6 @@
-"""LoRA adapters that turn a dense model into its sparse variant: `adapter_config.json` and `adapter_model.safetensors`
-as peft writes them, and beside them `headscope_gate.json` with the gate (its bias, and offsets where it has learned
-some) and the SHA-256 of the base's weights."""
+"""LoRA adapters: `adapter_config.json` and `adapter_model.safetensors` as peft writes them. Those that turn a dense
+model into its sparse variant have `headscope_gate.json` beside them, with the gate (its bias, and offsets where it has
+learned some) and the SHA-256 of the base's weights."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def start_from(student: Any, name: str, base: Model) -> list[str] | None:
     """Give a model with fresh adapters the weights of a finished adapter of the same base and rank; its gates' offsets,
     where it has learned some."""
     folder = folder_of(name)
-    if not is_adapter(folder):
-        raise InputError(f"{name} is no adapter: expected a folder with adapter_config.json, as sparsify writes it.")
+    if not is_adapter(folder) or not (folder / GATE_FILE).is_file():
+        raise InputError(f"{name} is no adapter with {GATE_FILE}, as sparsify writes it.")
     gate = gate_of(folder, base.fingerprint(), base.n_layers)
     rank, wanted = _json(folder / "adapter_config.json").get("r"), student.peft_config["default"].r
     if rank != wanted:
@@ -82,8 +82,10 @@ def start_from(student: Any, name: str, base: Model) -> list[str] | None:
 
 
 def with_adapter(hf: PreTrainedModel, folder: Path) -> PreTrainedModel:
-    """The base model with the adapter's changes added to its weights, and gated. `hf` itself is changed."""
-    gate = gate_of(folder, fingerprint(hf), hf.config.get_text_config().num_hidden_layers)
+    """The base model with the adapter's changes added to its weights, and gated where the adapter is one of ours.
+    `hf` itself is changed."""
+    layers = hf.config.get_text_config().num_hidden_layers
+    gate = gate_of(folder, fingerprint(hf), layers) if (folder / GATE_FILE).is_file() else None
     from peft import PeftModel
 
     with _told(folder), warnings.catch_warnings():
@@ -91,7 +93,8 @@ def with_adapter(hf: PreTrainedModel, folder: Path) -> PreTrainedModel:
         joined: Any = PeftModel.from_pretrained(hf, str(folder))
         _refuse_gaps(joined, folder)
         merged = joined.merge_and_unload()
-    setattr(merged.config, CONFIG_KEY, gate)
+    if gate is not None:
+        setattr(merged.config, CONFIG_KEY, gate)
     return merged
 
 

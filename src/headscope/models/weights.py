@@ -3,7 +3,7 @@ and so is a weight that is no number to compute with."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,17 @@ def read_weights(source: str | Path, **options: Any) -> PreTrainedModel:
     hf, info = loaded
     other_shape = sorted(name for name, *_ in info["mismatched_keys"])
     wrong = sorted(info["missing_keys"]) + [f"{name} of another shape" for name in other_shape]
+    refuse_gaps(source, wrong)
+    return hf.eval()
+
+
+def refuse_gaps(place: str | Path, wrong: Sequence[str]) -> None:
+    """wrong: names of tensors that are missing, or that have another shape."""
     if wrong:
-        place = Path(source, options.get("gguf_file", ""))
         raise InputError(
             f"The weights in {place} do not belong to its config: tensors missing or of another shape: {len(wrong)}, "
             f"the first {wrong[0]}."
         )
-    return hf.eval()
 
 
 def refuse_odd_weights(hf: PreTrainedModel, name: str) -> None:

@@ -18,6 +18,7 @@ class Check(Shown):
     metric_name: str
     metric: float
     corrupt_metric: float
+    note: str = ""  # what may be the cause where the model does not do the task
 
     @property
     def usable(self) -> bool:

@@ -41,7 +41,12 @@ class Multiplier(Shown):
         if self.value is None:
             return f"not reached ({self.note})"
         interval = "" if self.low is None else f" [{self.low:.2f}, {self.high:.2f}]"
-        return f"{self.value:.2f}x{interval}" + (f" ({self.note})" if self.note else "")
+        return f"{times(self.value)}{interval}" + (f" ({self.note})" if self.note else "")
+
+
+def times(ratio: float) -> str:
+    """A multiplier with two digits that say something, however small it is."""
+    return f"{ratio:.2f}x" if ratio >= 0.1 else f"{ratio:.2g}x"
 
 
 def multiplier(

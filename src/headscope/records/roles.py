@@ -132,10 +132,10 @@ class Contrast(Record):
 
 
 def spread(roles: Roles) -> dict[str, dict[str, float]]:
-    """By role: the share of heads that have it (mean over seeds), and that have it in all, some or none of them."""
-    shares = {}
-    for role in ROLES:
-        has_SLH = getattr(roles, role) >= ROLE_THRESHOLD
+    """By role, and for none of them: the share of heads that have it (mean over seeds), and that have it in all, some
+    or none of the seeds."""
+    shares, has = {}, {role: getattr(roles, role) >= ROLE_THRESHOLD for role in ROLES}
+    for role, has_SLH in (*has.items(), ("none", ~np.logical_or.reduce(list(has.values())))):
         always, never = has_SLH.all(0).mean(), (~has_SLH.any(0)).mean()
         shares[role] = {
             "share": float(has_SLH.mean()),

@@ -30,7 +30,19 @@ def check(model: Model, task: Task) -> Check:
         run = lambda rows, targets: metrics_of(model, [task.corrupt_rows[i] for i in rows], targets)  # noqa: E731
         corrupt = float(per_prompt(model, task, run, f"{model.name} on {task.name}, corrupt").astype(float).mean())
     metric = "target log-prob" if task.targets and task.metric == "log-prob" else name_of(task.metric)
-    return Check(model.name, task.name, len(task), float(solved.mean()), metric, float(clean.mean()), corrupt)
+    found = Check(model.name, task.name, len(task), float(solved.mean()), metric, float(clean.mean()), corrupt)
+    return found if found.usable else replace(found, note=_likely_cause(model, task))
+
+
+def _likely_cause(model: Model, task: Task) -> str:
+    """Why a model may not do a task that it should: prompts without the BOS token that it was trained with."""
+    bos = model.tokenizer.bos_token_id
+    if bos is None or bos == model.tokenizer.eos_token_id or any(row[:1] == [bos] for row in task.clean_ids):
+        return ""
+    return (
+        f"A likely cause: its tokenizer has a BOS token, {model.tokenizer.bos_token}, which the prompts do not begin "
+        "with. If the model was trained with it, set add_bos_token in tokenizer_config.json."
+    )
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, overload
 
 from headscope import stopping
 from headscope.errors import InputError
-from headscope.progress import tell
+from headscope.progress import Bar, done, tell
 from headscope.records.checksums import set_aside, sha256
 from headscope.records.files import refused, sweep, write_json
 from headscope.records.record import Record
@@ -48,6 +48,9 @@ def open_run(folder: str | Path, settings: Settings) -> Iterator[Run]:
                 with suppress(OSError):
                     folder.rmdir()
         raise
+    finally:
+        if run is not None:
+            run.bar.close()
 
 
 class Run:
@@ -57,6 +60,11 @@ class Run:
     def __init__(self, folder: Path, manifest: Manifest):
         self.folder = folder
         self.manifest = manifest
+        self.bar = Bar(manifest.command, None, unit="units")
+
+    def plan(self, units: int) -> None:
+        """Say how many units there will be, for those who watch."""
+        self.bar.reach(0, units)
 
     @classmethod
     def open(
@@ -115,7 +123,9 @@ class Run:
         file = next((file for file, noted in self.manifest.units.items() if noted.get("key") == full), None)
         if file is not None:
             try:
-                return self._read(file, kind, full)
+                found = self._read(file, kind, full)
+                self.bar.advance()
+                return found
             except FileNotFoundError:
                 tell(f"{self.path(file)} is missing. It is made again.")
             except (InputError, ValueError) as error:
@@ -129,7 +139,10 @@ class Run:
             else:
                 made.save(self.path(file))
             self.manifest.units[file] = {"key": full}
-            self.add(file, time.perf_counter() - began)
+            seconds = time.perf_counter() - began
+            self.add(file, seconds)
+            self.bar.advance()
+            done(" ".join(filter(None, full["name"])), seconds)
         return made
 
     def _free_name(self, key: dict[str, Any], ending: str) -> str:

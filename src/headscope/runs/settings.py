@@ -23,7 +23,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from types import UnionType
-from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from headscope.errors import InputError
 from headscope.runs.names import file_name, short_hash
@@ -41,6 +41,7 @@ class Option:
     argument: bool = False
     identity: bool = True  # whether the numbers depend on it; otherwise a resumed run may be given another
     terminal: bool = False  # changes what is printed, and nothing in the folder
+    silent: bool = False  # not given, it leaves no trace in the identity: runs from before it was there go on
     files: Literal["", "files", "folders"] = ""  # may name such, whose content is then part of the identity
     empty: bool = False  # a list that may be empty
     required: bool = False  # on the command line, though it has a default
@@ -134,7 +135,8 @@ class Settings:
 
     def identity(self) -> dict[str, Any]:
         """What the numbers depend on: the settings themselves, and the content of the files that they name."""
-        kept = {one.name: _plain(getattr(self, one.name)) for one in options(type(self)) if one.identity}
+        values = [(one, getattr(self, one.name)) for one in options(type(self)) if one.identity]
+        kept = {one.name: _plain(value) for one, value in values if not (one.silent and value == one.default)}
         return kept | {f"sha256 of {name}": digest for name, digest in self._hashes()}
 
     def asked(self) -> dict[str, Any]:
@@ -178,10 +180,29 @@ class Printed(Settings):
     """Settings of a command that prints tables."""
 
     as_json: bool = option(False, "Print one JSON document instead of tables.", flag="--json", terminal=True)
+    quiet: bool = option(False, "Neither header nor progress.", short="-q", terminal=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drawn(Printed):
+class Loaded(Printed):
+    """Settings of a command that loads models."""
+
+    device: str | None = option(
+        None, "Where models run: cpu, cuda, cuda:1, mps; a GPU if there is one, unless given.", silent=True
+    )
+    dtype: Literal["float32", "float16", "bfloat16", "float64"] | None = option(
+        None, "Numbers they run in: float32 on the CPU, the checkpoint's own elsewhere, unless given.", silent=True
+    )
+    revision: str | None = option(None, "Branch, tag or commit of models from the hub.", silent=True)
+
+    @property
+    def loading(self) -> dict[str, Any]:
+        """What `load` is told besides a name."""
+        return {"device": self.device, "dtype": self.dtype, "revision": self.revision}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn(Loaded):
     """Settings of a command that draws figures too."""
 
     formats: tuple[Literal["png", "svg", "pdf"], ...] = option(
@@ -202,7 +223,7 @@ def _option(field: dataclasses.Field, hint: Any) -> Option:
     about: Option = field.metadata["option"]
     many = get_origin(hint) is tuple
     inner = get_args(hint)[0] if many else hint
-    if get_origin(inner) is UnionType:
+    if get_origin(inner) in (UnionType, Union):
         inner = next(kind for kind in get_args(inner) if kind is not type(None))
     known = tuple(map(str, get_args(inner))) if get_origin(inner) is Literal else ()
     flag = "" if about.argument else about.flag or f"--{field.name.replace('_', '-')}"

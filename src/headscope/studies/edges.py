@@ -23,7 +23,7 @@ from headscope.runs.run import open_run
 from headscope.studies.chosen_methods import chosen_methods
 from headscope.studies.settings import EdgeSettings
 from headscope.studies.subjects import subjects
-from headscope.sweeps import crossfit, run_circuit, sweep
+from headscope.sweeps import crossfit, random_band, run_circuit, sweep
 
 
 def study_edges(settings: EdgeSettings, *, out: Path) -> Edges:
@@ -31,8 +31,10 @@ def study_edges(settings: EdgeSettings, *, out: Path) -> Edges:
     methods = chosen_methods(settings.methods, EDGE_METHODS, " for edges", reserved=["split"])
     pick = {"signed": settings.signed, "choice": settings.choice}
     filled = {"fill": settings.fill, "baseline": settings.baseline}
+    band = settings.draws and not any(method.score is EDGE_METHODS["random"] for method in methods)
+    units = 1 + bool(band) + sum(2 + (method.score is not EDGE_METHODS["random"]) for method in methods)
     with open_run(out, settings) as run:
-        for subject in subjects(run, settings.models, settings.tasks, n=settings.n, seed=settings.seed):
+        for subject in subjects(run, settings, n=settings.n, units=units):
             model, task = subject.model, subject.task
             subject.check()
             for method in methods:
@@ -52,4 +54,8 @@ def study_edges(settings: EdgeSettings, *, out: Path) -> Edges:
                     about = {"split": settings.split, **filled, **chosen}
                     k = circuit.settings["k"]
                     subject.unit("circuit", Curve, make, method=method.label, named=[k], **about)
+            if band:
+                how = {"draws": settings.draws, "split": settings.split, "signed": settings.signed, **filled}
+                how |= {} if settings.points is None else {"points": settings.points}
+                subject.unit("band", Curve, partial(random_band, model, task, **how), **how)
         return write(run, Edges)

@@ -43,9 +43,10 @@ def study_frontier(settings: FrontierSettings, *, out: Path) -> Frontier:
     kinds = (("heads", by_heads, Scores), ("edges", by_edges, EdgeScores))
     points = _points(Path(settings.trained))
     with open_run(out, settings) as run:
-        base = load(settings.dense)
+        base = load(settings.dense, **settings.loading)
         for name, folder in [("dense", None), *points]:
-            model = replace(base if folder is None else load(folder, base=settings.dense), name=name)
+            model = base if folder is None else load(folder, base=settings.dense, **settings.loading)
+            model = replace(model, name=name)
             facts = model.describe()
             run.note_model(settings.dense if folder is None else name, facts)
             about = {"name": name, "sha256": facts["sha256"]}

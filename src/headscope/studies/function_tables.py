@@ -79,7 +79,8 @@ class _Scorer:
 
     def base(self, name: str, subject: Subject) -> Row:
         (scores,) = self.scores(f"base-{name}", subject, [subject.unmasked])
-        return {"function": name, "n": len(subject.split.test), "train": len(subject.split.train), **scores}
+        counts = {"n": len(subject.split.test), "train": len(subject.split.train), "cut": subject.cut}
+        return {"function": name, **counts, **scores}
 
     def sweep(self) -> list[Row]:
         rows = []

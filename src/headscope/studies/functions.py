@@ -75,6 +75,11 @@ class Subject:
     def unmasked(self) -> list[str]:
         return [answer.text for answer in self.answers["test"]]
 
+    @property
+    def cut(self) -> int:
+        """How many of these ended at the token limit."""
+        return sum(answer.cut for answer in self.answers["test"])
+
     def say(self, part: str, acting: Interventions | None, title: str) -> list[list[Answer]]:
         """Answers to the questions of a part under every variant of what acts."""
         total = len(self.prompts[part]) * len(acting or Interventions())
@@ -141,10 +146,11 @@ def check_answers(model: Model, *, n: int, seed: int = 0) -> list[dict[str, Any]
     subjects, _ = prepare(model, FunctionSettings(model=model.name, n=min(n, 100), seed=seed))
     rows = []
     for name, subject in subjects.items():
-        texts = [answer.text for answer in subject.say("test", None, f"{model.name} on {name}")[0]]
+        subject.answers["test"] = subject.say("test", None, f"{model.name} on {name}")[0]
+        texts = subject.unmasked
         scores = score_answers(texts, subject.gold, texts)
         means = {score: float(scores[score].mean()) for score in ("match", "exact", "numeric", "rouge", "chrf")}
-        rows.append({"task": name, "n": len(texts), "accuracy": means.pop("match"), **means})
+        rows.append({"task": name, "n": len(texts), "accuracy": means.pop("match"), **means, "cut": subject.cut})
     return rows
 
 
@@ -175,14 +181,15 @@ class Kept:
 
 def run_study(run: Run, settings: FunctionSettings) -> Outcome:
     """Steps 1 to 4, or what is missing of them."""
-    model, sha256 = load_noted(run, settings.model, distinct([settings.model])[0])
+    model, sha256 = load_noted(run, settings.model, distinct([settings.model])[0], settings)
     kept = Kept(run, model, sha256, settings)
     subjects, questions = prepare(model, settings)
+    total = model.n_layers * model.n_heads
+    ks = clipped(settings.ks or default_ks(total), total)
+    run.plan(len(subjects) * (3 + len(settings.rankings) * (2 + len(ks))))
     for subject in subjects.values():
         subject.answers = {part: kept.answers(subject, part) for part in ("test", "train")}
     rankings = {ranking: _ranking(kept, ranking, subjects) for ranking in settings.rankings}
-    total = model.n_layers * model.n_heads
-    ks = clipped(settings.ks or default_ks(total), total)
     sweeps = {
         (ranking, name, k): _sweep(kept, ranking, subject, rankings[ranking][name], k)
         for ranking in rankings

@@ -36,8 +36,10 @@ def study_heads(settings: HeadSettings, *, out: Path) -> Heads:
     kept = {"signed": settings.signed, "fill": settings.fill, "baseline": settings.baseline}
     if settings.crossfit and "prompt" in settings.rankings:
         raise InputError("--crossfit ranks one half of the prompts for the other; --ranking prompt has one for each.")
+    band = settings.draws and not any(method.score is METHODS["random"] for method in methods)
+    units = 2 + bool(band) + len(methods) * (1 + len(settings.rankings))
     with open_run(out, settings) as run:
-        for subject in subjects(run, settings.models, settings.tasks, n=settings.n, seed=settings.seed):
+        for subject in subjects(run, settings, n=settings.n, units=units):
             model, task = subject.model, subject.task
             subject.check()
             for method in methods:
@@ -52,7 +54,9 @@ def study_heads(settings: HeadSettings, *, out: Path) -> Heads:
                     subject.unit("curve", Curve, make, method=method.label, named=[ranking], **how)
             if shows_patterns(model, task):
                 subject.unit("attention", Attention, partial(attention_of, model, task))
-            if settings.draws and not any(method.score is METHODS["random"] for method in methods):
+            if band:
+                # (Without --points a band has fewer than the curves: it is straight.)
                 how = {"draws": settings.draws, **kept}
+                how |= {} if settings.points is None else {"points": settings.points}
                 subject.unit("band", Curve, partial(random_band, model, task, **how), **how)
         return write(run, Heads)

@@ -60,8 +60,8 @@ def study_roles(settings: RoleSettings, *, out: Path) -> HeadRoles:
 
 def split_subjects(run: Run, settings: RoleSettings) -> Iterator[tuple[Subject, Subject]]:
     """Every model on every task, twice: on the prompts to fit on, and on the held-out ones."""
-    n = settings.n + settings.held_out
-    for subject in subjects(run, settings.models, settings.tasks, n=n, seed=settings.seed):
+    units = 3 + bool(settings.compare) + (settings.forget is not None)
+    for subject in subjects(run, settings, n=settings.n + settings.held_out, units=units):
         fitted, held = (replace(subject, task=part) for part in split(subject.task, settings.held_out))
         yield fitted, held
 

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Literal
 
 from headscope.errors import InputError
-from headscope.runs.settings import Drawn, Printed, argument, option, seed
+from headscope.runs.settings import Drawn, Loaded, argument, option, seed
 from headscope.sparse.settings import LENGTH, SEQUENCES, TEXT
 
 MODEL = "A built-in name, folder, GGUF file or hub id."
 MODELS = "Built-in names (see `headscope list models`), folders, GGUF files or hub ids."
 PROMPTS = 100_000  # more would be held in memory at once
+DRAWS = "Random rankings, drawn as a grey band, that multipliers are told against; 0 for none."
 TASK = "Task names separated by commas (`headscope list tasks`), or a .jsonl file."
 
 
@@ -30,7 +31,7 @@ def known_task_or_functions(name: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckSettings(Printed):
+class CheckSettings(Loaded):
     command = "check"
     model: str = argument(MODEL)
     tasks: tuple[str, ...] = option(help=TASK, flag="--task", short="-t", files="files", check=known_task_or_functions)
@@ -57,7 +58,9 @@ class Swept(Drawn):
         False, "Rank from most positive to most negative, not by absolute score; gives CPR instead of CMD."
     )
     threshold: float = option(0.9, "Explained effect at which curves are compared.", above=0, max=1, identity=False)
-    points: int | None = option(None, "Points of a curve at most; the usual grid if not given.", min=2, max=10_000)
+    points: int | None = option(
+        None, "Points of a curve at most, of the random reference too; the usual grid if not given.", min=2, max=10_000
+    )
     seed: int = seed("Seed of the prompts.")
 
 
@@ -73,7 +76,7 @@ class HeadSettings(Swept):
     rankings: tuple[Literal["task", "prompt"], ...] = option(
         ("task",), "Rank heads once per `task`, anew for every `prompt`, or both: task,prompt.", flag="--ranking"
     )
-    draws: int = option(3, "Random rankings for the grey reference band; 0 for none.", min=0, max=1000)
+    draws: int = option(3, DRAWS, min=0, max=1000)
     n: int = option(100, "Prompt pairs per task.", short="-n", min=1, max=PROMPTS)
     top: int = option(10, "Heads to list.", min=1, max=100_000, terminal=True)
 
@@ -91,6 +94,7 @@ class EdgeSettings(Swept):
     choice: Literal["top", "greedy"] = option(
         "top", "Circuits, swept and exported, are the best edges (top) or grown from the logits (greedy)."
     )
+    draws: int = option(1, DRAWS, min=0, max=1000, silent=True)
     connected: bool = option(False, "Leave edges that no path from embedding to logits uses out of the export.")
     n: int = option(50, "Prompt pairs per task.", short="-n", min=1, max=PROMPTS)
     top: int = option(10, "Edges to list.", min=1, max=100_000, terminal=True)
@@ -171,6 +175,13 @@ class SparsitySettings(Drawn):
     length: int = option(64, "Tokens in a sequence.", min=2, max=LENGTH)
     n: int = option(200, "Prompts per task.", min=1, max=PROMPTS)
     seed: int = seed("Seed of text and prompts; not the one of the training.", 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeSettings(Loaded):
+    command = "merge"
+    adapter: str = argument("Folder with adapter_config.json.")
+    base: str = argument("The model it belongs to.")
 
 
 @dataclass(frozen=True, kw_only=True)

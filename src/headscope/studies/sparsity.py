@@ -41,7 +41,7 @@ from headscope.tasks import make_task
 
 def study_sparsify(settings: Settings, *, out: Path) -> Sparsify:
     """Sparsify a model and draw how it went."""
-    with sparsified(load(settings.model), out, settings) as checkpoint:
+    with sparsified(load(settings.model, **settings.loading), out, settings) as checkpoint:
         if checkpoint.run is not None:
             write(checkpoint.run, Sparsify)
     return Sparsify(Reading(out, strict=True))
@@ -52,7 +52,7 @@ def study_sparsity(settings: SparsitySettings, *, out: Path) -> SparseModel:
     names = (settings.dense, settings.sparse)
     with open_run(out, settings) as run:
         (dense, dense_hash), (sparse, sparse_hash) = (
-            load_noted(run, name, short) for name, short in zip(names, distinct(names), strict=True)
+            load_noted(run, name, short, settings) for name, short in zip(names, distinct(names), strict=True)
         )
         for model, wanted in ((dense, False), (sparse, True)):
             if (getattr(model.hf.config, CONFIG_KEY, None) is not None) != wanted:

@@ -16,6 +16,8 @@ from headscope.models import Model, load
 from headscope.records import Check, Record
 from headscope.running.measure import check
 from headscope.runs.run import Run
+from headscope.runs.settings import Loaded
+from headscope.studies.settings import RoleSettings, Swept
 from headscope.tasks import Task, make_task
 
 R = TypeVar("R", bound=Record)
@@ -51,19 +53,20 @@ class Subject:
         return Check(**self.run.unit(name, lambda: asdict(check(self.model, self.task)), **self.key))
 
 
-def subjects(run: Run, models: Sequence[str], tasks: Sequence[str], *, n: int, seed: int) -> Iterator[Subject]:
-    """Every model on every task. Models are loaded once."""
-    titles = distinct(tasks)
-    for name, short in zip(models, distinct(models), strict=True):
-        model, sha256 = load_noted(run, name, short)
-        for task_name, title in zip(tasks, titles, strict=True):
-            task = make_task(task_name, model.tokenizer, n=n, seed=seed)
+def subjects(run: Run, settings: Swept | RoleSettings, *, n: int, units: int) -> Iterator[Subject]:
+    """Every model on every task, each with so many units. Models are loaded once."""
+    titles = distinct(settings.tasks)
+    run.plan(len(settings.models) * len(titles) * units)
+    for name, short in zip(settings.models, distinct(settings.models), strict=True):
+        model, sha256 = load_noted(run, name, short, settings)
+        for task_name, title in zip(settings.tasks, titles, strict=True):
+            task = make_task(task_name, model.tokenizer, n=n, seed=settings.seed)
             yield Subject(run, model, sha256, replace(task, name=title))
 
 
-def load_noted(run: Run, name: str, short: str) -> tuple[Model, str]:
+def load_noted(run: Run, name: str, short: str, settings: Loaded) -> tuple[Model, str]:
     """A model, called `short`, and the hash of its weights; the run notes both."""
-    model = replace(load(name), name=short)
+    model = replace(load(name, **settings.loading), name=short)
     facts = model.describe()
     run.note_model(name, facts)
     return model, facts["sha256"]

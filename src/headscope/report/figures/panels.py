@@ -172,7 +172,7 @@ PALETTES = (("#0072B2", "#E69F00", "#D55E00", "#56B4E9"), ("#009E73", "#CC79A7",
 
 def times(ratio: float) -> str:
     """A multiplier as a figure shows it."""
-    return f"{ratio:.1f}x" if ratio >= 0.1 else f"{ratio:.2f}x"
+    return f"{ratio:.1f}x" if ratio >= 0.1 else f"{ratio:.2g}x"
 
 
 def common_words(labels: Iterable[str]) -> list[str]:

@@ -10,3 +10,8 @@ TITLES = {
     "math-calculation": "Math Calculation", "inference": "Inference", "logical-reasoning": "Logical Reasoning",
     "decision-making": "Decision-making",
 }  # fmt: skip
+
+
+def task_title(task: str) -> str:
+    """A task or function as people call it."""
+    return TITLES.get(task, task)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import cached_property, partial
 from typing import Any
 
-from headscope.records import Curve, Table, needed
+from headscope.records import Curve, Needed, Table, needed
 from headscope.report.command import THRESHOLD
 from headscope.report.figures.frontier import frontier_panels
+from headscope.report.figures.titles import task_title
 from headscope.report.outputs.outputs import Draw, Outputs
 
 
@@ -38,6 +39,17 @@ class Frontier(Outputs):
                     rows.append(row)
         return rows
 
+    def sentences(self) -> list[str]:
+        if not self.rows:
+            return []
+        first, last = self.rows[0], self.rows[-1]
+        needs = [f"{Needed(row['heads'], row['heads_low'], row['heads_high'])}" for row in (first, last)]
+        return [
+            f"From {first['point']} to {last['point']} open edges fall from {first['connectivity']:.2%} to "
+            f"{last['connectivity']:.2%}, at {last['ce_above_dense']:+.4f} nats; {task_title(last['task'])} needs "
+            f"{needs[1]} heads instead of {needs[0]}."
+        ]
+
     def figures(self) -> dict[str, Draw]:
         return {"frontier": partial(frontier_panels, self.rows, self.threshold)} if self.rows else {}
 
@@ -46,4 +58,10 @@ class Frontier(Outputs):
 
     def findings(self, *, top: int = 10) -> dict[str, Any]:
         about = {"dense": self.run.manifest["settings"].get("dense"), "threshold": self.threshold}
-        return {"run": str(self.run.folder), **about, "rows": self.rows, "figures": self.drawn}
+        return {
+            "run": str(self.run.folder),
+            "checks": self.told_checks,
+            **about,
+            "rows": self.rows,
+            "figures": self.drawn,
+        }

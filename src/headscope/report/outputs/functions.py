@@ -7,7 +7,8 @@ from typing import Any
 
 from headscope.records import Scores, Table
 from headscope.report.figures.functions import function_panels, panels_of
-from headscope.report.outputs.outputs import Draw, Outputs
+from headscope.report.figures.titles import task_title
+from headscope.report.outputs.outputs import Draw, Outputs, listed
 
 TABLES = ("base", "rankings", "agreement", "sweep", "cross", "steered")
 
@@ -30,6 +31,22 @@ class Functions(Outputs):
         rankings = self.run.manifest["settings"].get("rankings") or ()
         return {name: list(self.run.records(f"scores-{name}-", Scores).values()) for name in rankings}
 
+    def sentences(self) -> list[str]:
+        rows, base = self.scored["sweep"], self.scored["base"]
+        if not rows:
+            return []
+        most = max(rows, key=lambda row: row["random_accuracy"] - row["top_accuracy"])
+        low, high = most["random_accuracy_low"], most["random_accuracy_high"]
+        right = listed([f"{row.get('match', row['accuracy']):.0%} in {task_title(row['function'])}" for row in base])
+        return [
+            f"Masking the {most['k']} best heads of {task_title(most['function'])} ({most['ranking']}) leaves an "
+            f"accuracy of {most['top_accuracy']:.2f}, as many at random {most['random_accuracy']:.2f} "
+            f"({low:.2f} to {high:.2f}).",
+            f"The best heads do more harm than every random draw in {sum(row['below'] for row in rows)} of {len(rows)} "
+            "cases.",
+            f"With every head in place the model is right {right}.",
+        ]
+
     def figures(self) -> dict[str, Draw]:
         said, settings = str(self.scored["comet"] or ""), self.run.manifest["settings"]
         figures: dict[str, Draw] = {}
@@ -46,4 +63,5 @@ class Functions(Outputs):
         return {name: Table.of_dicts(self.scored[name]) for name in TABLES if self.scored[name]}
 
     def findings(self, *, top: int = 10) -> dict[str, Any]:
-        return {"run": str(self.run.folder), **self.scored, "figures": self.drawn}
+        model = self.run.manifest["settings"].get("model", "")
+        return {"run": str(self.run.folder), "model": model, **self.scored, "figures": self.drawn}

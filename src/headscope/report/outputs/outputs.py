@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from headscope.records import Check, Table
 from headscope.report.figures.panels import FORMATS
+from headscope.report.figures.titles import task_title
 from headscope.report.reading import Reading
 
 if TYPE_CHECKING:
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
 
 # A figure is drawn when it is asked for: draw(width=...) in inches, or at its own width (None).
 Draw = Callable[..., "Figure"]
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words as a sentence lists them."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else "nothing"
 
 
 class Outputs:
@@ -43,6 +49,20 @@ class Outputs:
     def findings(self, *, top: int = 10) -> dict[str, Any]:
         """What the command prints, as plain values; the whole of `--json`. top: how many to list of what is ranked."""
         return {"run": str(self.run.folder), "checks": self.told_checks, "figures": self.drawn}
+
+    def sentences(self) -> list[str]:
+        """What was found, in at most three sentences: what, how sure, and compared with what."""
+        return []
+
+    @property
+    def unusable(self) -> list[str]:
+        """What no number of heads explains, because the model does not do it."""
+        return [
+            f"{c.model} does not do {task_title(c.task)} (accuracy {c.accuracy:.2f}), so what its heads do there "
+            "explains nothing."
+            for c in self.checks
+            if not c.usable
+        ]
 
     @cached_property
     def checks(self) -> list[Check]:

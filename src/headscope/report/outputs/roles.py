@@ -18,7 +18,8 @@ from headscope.records import (
     spread,
 )
 from headscope.report.figures.roles import ablation_grid, role_map, score_distributions
-from headscope.report.outputs.outputs import Draw, Outputs
+from headscope.report.figures.titles import task_title
+from headscope.report.outputs.outputs import Draw, Outputs, listed
 from headscope.runs.names import file_names
 
 
@@ -55,6 +56,26 @@ class HeadRoles(Outputs):
         of = {(r.model, r.task): r for r in self.roles}
         both = [(of[e.model, e.task], e) for e in self.effects if (e.model, e.task) in of]
         return [(e.model, e.task, against_patching(roles, e.values)) for roles, e in both]
+
+    def sentences(self) -> list[str]:
+        said = []
+        for r in self.roles[:1]:
+            share, task, seeds = spread(r), task_title(r.task), len(r.g_plus)
+            words = {"facilitation": "facilitate", "irrelevance": "are irrelevant to", "interference": "interfere with"}
+            roles = listed([f"{share[role]['share']:.0%} {verb} {task}" for role, verb in words.items()])
+            said.append(
+                f"Of the {r.g_plus[0].size} heads of {r.model}, {roles}; {share['none']['share']:.0%} have no role."
+            )
+            if seeds > 1:
+                always, some = (share["facilitation"][key] for key in ("always", "sometimes"))
+                said.append(f"{always:.0%} facilitate it in all {seeds} seeds, {some:.0%} in some only.")
+        for a in self.ablations[:1]:
+            first, other = (float(a.mean(role)[-1]) for role in ("facilitation", "irrelevance"))
+            said.append(
+                f"Shutting the {int(a.k[-1])} heads that facilitate it most changes log P(target) by {first:+.2f}, as "
+                f"many irrelevant ones by {other:+.2f}."
+            )
+        return [*said, *self.unusable][:3]
 
     def figures(self) -> dict[str, Draw]:
         figures: dict[str, Draw] = {"ablation": partial(ablation_grid, self.checks, self.ablations)}

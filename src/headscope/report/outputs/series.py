@@ -14,7 +14,8 @@ import numpy as np
 from headscope.records import Curve, EdgeScores, Multiplier, Scores, Table, area_multiplier, multiplier, needed
 from headscope.report.command import THRESHOLD
 from headscope.report.figures.panels import by_task, curve_panels
-from headscope.report.outputs.outputs import Draw, Outputs
+from headscope.report.figures.titles import task_title
+from headscope.report.outputs.outputs import Draw, Outputs, listed
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,39 @@ class Series(Outputs):
         return compare(self.curves, self.threshold)
 
     @cached_property
+    def against_random(self) -> list[Compared]:
+        """How many times more a ranking at random needs than each series of the same model and task."""
+        chance = {(c.model, c.task): c for c in [*self.curves, *self.bands] if c.method.startswith("random")}
+        pairs = [(chance.get((c.model, c.task)), c) for c in self.curves if not c.method.startswith("random")]
+        return [compared(first, c, self.threshold) for first, c in pairs if first is not None]
+
+    @cached_property
     def summaries(self) -> list[dict[str, Any]]:
         return [summary(curve, self.threshold) for curve in [*self.curves, *self.bands]]
+
+    def sentences(self) -> list[str]:
+        """Of the first series: how few are enough and which come first; between which numbers that lies; and what a
+        ranking at random, or the other model, needs."""
+        curve = next((c for c in self.curves if not c.method.startswith("random")), None)
+        if curve is None or self.unusable:
+            return self.unusable[:3]
+        mine = [s for s in self.scores if (s.model, s.task, s.method) == (curve.model, curve.task, curve.method)]
+        best, task = [name for s in mine for name, _ in s.top(3)], task_title(curve.task)
+        need, total = needed(curve, threshold=self.threshold), f"{curve.settings['total']:,} {self.what}s"
+        share = f"{self.threshold:.0%} of the effect of {task} in {curve.model}"
+        if need.k is None:
+            return [f"No number of the {total} explains {share}: the curve peaks at {curve.explained.max():.2f}."]
+        said = [f"The best {need.k:,.1f} of {total} explain {share}, {listed(best)} first."]
+        ends = [f"{end:,.1f}" if end is not None else "never" for end in (need.low, need.high)]
+        sure = f"Over resampled prompts ({len(curve.clean)}) that number lies between {ends[0]} and {ends[1]} (95 %)"
+        others = [c for c in self.curves if c.task != curve.task and c.label == curve.label]
+        more = [f"{needed(c, threshold=self.threshold)} on {task_title(c.task)}" for c in others]
+        said.append(f"{sure}; it is {listed(more)}." if more else f"{sure}.")
+        same = [pair for pair in (*self.against_random, *self.compared) if pair.task == curve.task]
+        if same and same[0].found.value is not None:
+            first = "A ranking at random" if "random" in same[0].first else same[0].first
+            said.append(f"{first} needs {same[0].found} as many as {same[0].against}.")
+        return said
 
     def figures(self) -> dict[str, Draw]:
         return {
@@ -105,7 +137,8 @@ class Series(Outputs):
                 for s in self.scores
             ],
             "curves": self.summaries,
-            "multipliers": [compared.as_dict() for compared in self.compared],
+            "multipliers": [pair.as_dict() for pair in self.compared],
+            "against_random": [pair.as_dict() for pair in self.against_random],
             "figures": self.drawn,
         }  # fmt: skip
 
@@ -116,14 +149,12 @@ def compare(curves: Sequence[Curve], threshold: float) -> list[Compared]:
     for curve in curves:
         same = (curve.method, curve.settings["ranking"]) if several else ()
         groups.setdefault((curve.task, *same), []).append(curve)
-    return [
-        Compared(
-            c.task, group[0].label, c.label, c.settings["ranking"], multiplier(group[0], c, threshold=threshold),
-            multiplier(group[0], c, threshold=threshold, stays=True), area_multiplier(group[0], c),
-        )
-        for group in groups.values()
-        for c in group[1:]
-    ]  # fmt: skip
+    return [compared(group[0], c, threshold) for group in groups.values() for c in group[1:]]
+
+
+def compared(first: Curve, c: Curve, threshold: float) -> Compared:
+    found, stays = (multiplier(first, c, threshold=threshold, stays=stays) for stays in (False, True))
+    return Compared(c.task, first.label, c.label, c.settings["ranking"], found, stays, area_multiplier(first, c))
 
 
 def summary(curve: Curve, threshold: float) -> dict[str, Any]:

@@ -11,7 +11,8 @@ import numpy as np
 
 from headscope.records import Attention, Sparsity, Table, head_name
 from headscope.report.figures.sparsity import open_heads, open_share, training_curves
-from headscope.report.outputs.outputs import Draw, Outputs
+from headscope.report.figures.titles import task_title
+from headscope.report.outputs.outputs import Draw, Outputs, listed
 
 
 class Sparsify(Outputs):
@@ -33,6 +34,15 @@ class Sparsify(Outputs):
         settings = {**self.run.manifest["settings"], **self.run.shown}
         about = {name: settings[name] for name in ("model", "length", "constraint", "margin")}
         return {"run": str(self.run.folder), **about, "history": self.history, "figures": self.drawn}
+
+    def sentences(self) -> list[str]:
+        if not self.history:
+            return []
+        last = self.history[-1]
+        return [
+            f"After {last['step']:.0f} steps {last['connectivity']:.2%} of the attention edges are open, at a "
+            f"divergence of {last['kl']:.4f} nats from the dense model (target {last['target']:.4f})."
+        ]
 
 
 class SparseModel(Outputs):
@@ -93,4 +103,21 @@ class SparseModel(Outputs):
         return {"report.json": (json.dumps(self.report, indent=2, ensure_ascii=False) + "\n").encode()}
 
     def findings(self, *, top: int = 10) -> dict[str, Any]:
-        return {"run": str(self.run.folder), **self.report, "figures": self.drawn}
+        return {"run": str(self.run.folder), **self.report, "checks": self.told_checks, "figures": self.drawn}
+
+    def sentences(self) -> list[str]:
+        if not self.report:
+            return []
+        found, lost = self.report, self.report["ce above dense"]
+        tasks = [
+            f"{rate['sparse']:.2f} on {task_title(task)} (dense {rate['dense']:.2f})"
+            for task, rate in found["accuracy"].items()
+            if len(rate) == 2
+        ]
+        return [
+            f"{found['sparse']} keeps {found['connectivity']:.2%} of its attention edges open, at {lost['mean']:+.4f} "
+            f"nats [{lost['low']:+.4f}, {lost['high']:+.4f}] of cross-entropy.",
+            f"Gates open at random at the same rates have a cross-entropy of {found['ce']['random gates']:.2f}, the "
+            f"sparse model {found['ce']['sparse']:.2f}, the dense one {found['ce']['dense']:.2f}.",
+            *([f"Its accuracy is {listed(tasks)}."] if tasks else []),
+        ]

@@ -57,6 +57,7 @@ def collect(folder: Path, room: Room | None = None, within: Path | None = None) 
             "name": folder.name, "folder": shown(folder), "command": command, "state": run.state,
             "line": run.made("manifest.json", lambda: command_line(manifest, folder)),
             "figure_line": figure_line(folder), "manifest": manifest, "checks": checks,
+            "found": run.made("findings", outputs.sentences) or [],
             "tables": {name: table.dicts() for name, table in tables.items() if name not in WHOLE.get(command, ())},
             **_figures(outputs), **(parts or {}), "notes": run.notes,
         }

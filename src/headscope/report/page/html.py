@@ -92,8 +92,19 @@ def _reproduction(path: Path) -> tuple[dict[str, Any], list[Path]]:
     runs = [path / name for name in named if (path / name).resolve().is_relative_to(root) and (path / name).is_dir()]
     # The page knows runs by their place in it.
     place = {name: number for number, name in enumerate(name for name in named if path / name in runs)}
-    figures = [{**figure, "place": place.get(str(figure.get("run")))} for figure in figures]
+    figures = [
+        {**figure, "place": place.get(str(figure.get("run"))), "picture": _picture(path, str(figure.get("image")))}
+        for figure in figures
+    ]
     return {"figures": figures, "numbers": numbers, "seconds": found.seconds}, runs
+
+
+def _picture(folder: Path, image: str) -> str | None:
+    """A picture of the reproduction as a page holds it; none where it is not there, or lies elsewhere."""
+    file = (folder / image).resolve()
+    if not file.is_relative_to(folder.resolve()) or file.suffix != ".png" or not file.is_file():
+        return None
+    return f"data:image/png;base64,{base64.b64encode(file.read_bytes()).decode()}"
 
 
 def title_of(runs: list[dict[str, Any]]) -> str:

@@ -16,6 +16,8 @@ function bandsOf(run, task) {
     .map((band) => ({ ...band, curve: band, label: `${band.model}, random`, colour: "grey", dash: "dots" }));
 }
 
+// Digits that say something, however small a multiplier is.
+const timesOf = (value, digits) => (value >= 0.1 ? value.toFixed(digits) : String(Number(value.toPrecision(2))));
 const multipliersOf = (run) => run.tables.multipliers || [];
 
 // The dashed line between two curves at the threshold: between two series only, or between the models' first ones.
@@ -25,7 +27,7 @@ function segmentOf(run, task) {
   const first = run.curves.find((curve) => curve.task === task);
   const second = run.curves.find((curve) => first && curve.task === task && curve.model !== first.model && curve.method === first.method && curve.ranking === first.ranking);
   const row = rows.length === 1 ? rows[0] : rows.find((one) => second && one.against === second.label && (!one.first || one.first === first.label));
-  return row ? { from: row.first_k, to: row.second_k, text: `${row.multiplier.toFixed(row.multiplier < 0.1 ? 2 : 1)}×` } : null;
+  return row ? { from: row.first_k, to: row.second_k, text: `${timesOf(row.multiplier, 1)}×` } : null;
 }
 
 function curveFigure(run, state, tasks, { what, log }) {
@@ -143,7 +145,7 @@ function comparison(run) {
   const ends = (row) => (known(row.low) || known(row.high) ? ` [${fixed(row.low, 2)}, ${fixed(row.high, 2)}]` : "");
   const columns = [
     { key: "task", title: "Task", show: titleOf }, ...(rows[0].first ? [{ key: "first", title: "First" }] : []), { key: "against", title: "Against" },
-    { key: "multiplier", title: "Multiplier", number: true, show: (value, row) => (known(value) ? `${fixed(value, 2)}×${ends(row)}` : "not reached") },
+    { key: "multiplier", title: "Multiplier", number: true, show: (value, row) => (known(value) ? `${timesOf(value, 2)}×${ends(row)}` : "not reached") },
     { key: "needs", title: "Both need", number: true }, ...(rows.some((row) => row.note) ? [{ key: "note", title: "Note", show: (note) => note || "" }] : []),
   ];
   return figureOf("Multipliers", { note: "How many times more the first series needs to reach the threshold than the one it is set against, with its 95 % interval." },

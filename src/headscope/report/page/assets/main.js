@@ -20,6 +20,9 @@ function notesOf(run) {
   return h("div", { class: "notes", role: "note" }, h("strong", {}, `${plural(run.notes.length, "file")} of this run could not be shown`), h("ul", {}, run.notes.map((note) => h("li", {}, note))));
 }
 
+// What was found, before any control.
+const foundOf = (run) => ((run.found || []).length ? h("p", { class: "found" }, run.found.join(" ")) : null);
+
 // Figures that the page does not draw by itself.
 function picturesOf(run) {
   const pictures = Object.entries(run.pictures);
@@ -39,7 +42,7 @@ function runSection(run, place) {
   return h("section", { id: `run-${place}`, class: "run", "aria-label": `${kind}: ${run.name}` },
     h("h2", {}, kind, " ", h("span", { class: "about" }, about)),
     h("p", { class: "small-words" }, h("span", { class: `state ${run.state.replace(" ", "-")}` }, run.state), ` ${run.folder}`),
-    notesOf(run), run.line ? commandLine(run.line) : null, content, picturesOf(run),
+    notesOf(run), foundOf(run), content, run.line ? commandLine(run.line) : null, picturesOf(run),
     h("details", {}, h("summary", {}, "Manifest"), copyButton(manifest, "Copy manifest"), run.line ? commandLine(run.figure_line) : null, h("pre", { tabindex: "0" }, manifest)));
 }
 

@@ -31,7 +31,10 @@ function published(extra) {
     { key: "published", title: "Published" }, { key: "measured", title: "Measured here" }, { key: "setting", title: "Setting" },
   ];
   const time = known(extra.seconds) ? ` The whole reproduction took ${extra.seconds < 5400 ? `${Math.round(extra.seconds / 60)} minutes` : `${(extra.seconds / 3600).toFixed(1)} hours`}.` : "";
-  return h("section", { id: "published", class: "run" }, h("h2", {}, "Published numbers beside measured ones"),
+  const shown = extra.figures.filter((figure) => figure.picture).map((figure) => h("figure", { class: "wide published" },
+    h("div", { class: "figure-head" }, h("h3", {}, link(figure.id), ` ${figure.title || ""}`)), h("img", { class: "picture", src: figure.picture, alt: figure.title || figure.id }),
+    h("figcaption", {}, figure.claim ? h("p", {}, h("strong", {}, "Published: "), figure.claim) : null, figure.measured ? h("p", {}, h("strong", {}, "Here: "), figure.measured) : null)));
+  return h("section", { id: "published", class: "run" }, h("h2", {}, "The published figures, drawn here"), ...shown, h("h2", {}, "Published numbers beside measured ones"),
     h("p", { class: "lead" }, `${plural(rows.length, "number")} in ${plural(extra.figures.length, "figure")}. Published ones are of the papers' models; measured ones are of the models and settings named in their rows.${time}`),
     h("div", { class: "card" }, tableOf({ caption: "Published and measured numbers", columns, rows, page: 200 }).element));
 }
