@@ -32,8 +32,6 @@ from pathlib import Path
 
 from headscope.errors import HeadscopeError, SetupError
 from headscope.progress import bar, tell
-from headscope.records.checksums import SUMS, damaged_files, write_sums
-from headscope.records.files import refused, sweep
 
 
 @dataclass(frozen=True)
@@ -95,6 +93,8 @@ def cache_lock(folder: Path) -> Iterator[None]:
     """Hold a folder of the cache, made where it is not there; another process waits. What dead ones left is removed."""
     from filelock import FileLock
 
+    from headscope.records.files import refused, sweep
+
     with refused(folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / ".lock")
@@ -111,6 +111,9 @@ def builtin_folder(name: str) -> Path:
     row = (BUILTIN | EMBEDDERS)[name]
     if not row.wheel:
         return Path(__file__).parent / name
+    # (The records import NumPy, which `import headscope` and the command line's help do without.)
+    from headscope.records.checksums import SUMS, damaged_files, write_sums
+
     folder = cache_folder() / "models" / name
     if folder.exists() and not (folder / SUMS).exists():
         # Made before there were checksums: from now on it has some.
