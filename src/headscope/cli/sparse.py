@@ -11,7 +11,6 @@ from headscope.cli.console import line, print_json
 from headscope.cli.findings import show
 from headscope.cli.options import Ending, add_study
 from headscope.errors import InputError
-from headscope.records.files import refused
 from headscope.sparse.settings import Settings
 from headscope.studies.settings import MergeSettings, SparsitySettings
 
@@ -45,6 +44,8 @@ def merge(settings: MergeSettings, folder: Path) -> Ending:
 
     Example: `headscope merge adapters/stories15M-sparse path/to/stories15M --out stories15M-sparse`
     """
+    from headscope.records.files import refused
+
     with refused(folder):
         taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     if taken:

@@ -163,6 +163,8 @@ def put_in_place(folder: Path) -> Iterator[Path | None]:
     held the lock before, has put it there."""
     from filelock import FileLock
 
+    from headscope.records.checksums import damaged_files, write_sums
+
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_name(f"{folder.name}.lock")):
         if folder.exists() and not damaged_files(folder):
