@@ -53,7 +53,7 @@ def theirs(folder: Path) -> None:
     for site, (name, _) in THEIRS.items():
         # (What they call corrupted is the run that is patched: here the clean one.)
         found[site] = getattr(patching, f"get_act_patch_{name}")(bridge, clean, cache, metric).numpy()
-    np.savez(folder / "theirs.npz", **found)
+    np.savez(folder / "theirs.npz", **found)  # pyright: ignore[reportArgumentType]
 
 
 def main() -> None:
@@ -97,7 +97,7 @@ def main() -> None:
         found = np.load(folder / "theirs.npz")
     model = hs.load(hf, tokenizer)
     for site, (_, axes) in THEIRS.items():
-        ours = hs.methods.patching(model, task, site=site, positions="each")
+        ours = hs.methods.patching(model, task, site=site, positions="each")  # pyright: ignore[reportArgumentType]
         other = np.transpose(found["clean"] - found[site], [axes.split().index(axis) for axis in ours.axes])
         largest = np.abs(ours.values).max()
         share = np.abs(ours.values - other).max() / largest

@@ -45,7 +45,7 @@ def test_components_sum_to_the_logit_difference(name, tiny):
     """With the head of the model made large, so that a soft cap takes much."""
     model, task = hs.load(str(tiny(name))), small_task()
     with torch.no_grad():
-        model.hf.get_output_embeddings().weight.mul_(20)
+        model.hf.get_output_embeddings().weight.mul_(20)  # pyright: ignore[reportOptionalMemberAccess]
     answer, each = hs.methods.direct(model, task), hs.methods.direct(model, task, positions="each")
     expected = logit_differences(model, task)
     assert np.abs(expected).max() > 1

@@ -43,7 +43,7 @@ def lora(tmp_path: Path) -> tuple[Path, torch.Tensor]:
 
     base: Any = AutoModelForCausalLM.from_pretrained(builtin_folder("nano"))
     model = get_peft_model(base, LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False))
-    model.save_pretrained(tmp_path / "lora")
+    model.save_pretrained(str(tmp_path / "lora"))
     with torch.no_grad():
         return tmp_path / "lora", model(input_ids=torch.tensor([[5, 6, 7, 8, 9]])).logits
 
@@ -290,7 +290,8 @@ def test_the_pickle_that_is_named_is_the_weights(tiny, tmp_path: Path):
 
 
 def test_heads_that_are_no_plain_heads_are_told_apart(tmp_path: Path, capfd):
-    config = CONFIG_MAPPING["bitnet"](
+    bitnet: Any = CONFIG_MAPPING["bitnet"]
+    config = bitnet(
         vocab_size=96, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, pad_token_id=0,
     )  # fmt: skip

@@ -179,7 +179,7 @@ def test_bad_input(capfd, tmp_path: Path, words: tuple[str, ...], told: str):
 def panel(title: str, comet: bool) -> Panel:
     k, falling, flat = np.array([16, 32, 64, 128]), np.array([0.9, 0.7, 0.4, 0.1]), np.array([0.95, 0.9, 0.9, 0.8])
     series = Series(falling, flat, flat - 0.1, flat + 0.05, base=1.0)
-    return Panel(title, k, series, *((series, "Comet") if comet else ()))
+    return Panel(title, k, series, series if comet else None, "Comet" if comet else "")
 
 
 def test_the_figure():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pytest
 import typer
@@ -47,7 +47,7 @@ def run_small(settings: Any, folder: Path) -> Any:
 def called(record: type[Settings], *words: str) -> Any:
     app = typer.Typer()
     app.callback()(lambda: None)
-    add_study(app, record, run_small)
+    add_study(app, cast(Any, record), run_small)
     command: Any = typer.main.get_command(app)
     return command(["small", *words], standalone_mode=False)
 

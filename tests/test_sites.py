@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -179,9 +179,9 @@ def test_identities(models, name: str):
     stream = hs.methods.patching(model, task, site="resid_pre")
     np.testing.assert_allclose(clean - stream.per_prompt[:, 0], corrupt, atol=1e-4)
     for site in sites(model):
-        everywhere = hs.methods.patching(model, task, site=site).per_prompt
+        everywhere = hs.methods.patching(model, task, site=cast(Any, site)).per_prompt
         np.testing.assert_allclose(
-            hs.methods.patching(model, task, site=site, positions=range(T)).per_prompt, everywhere, atol=1e-4
+            hs.methods.patching(model, task, site=cast(Any, site), positions=range(T)).per_prompt, everywhere, atol=1e-4
         )
     # One position from either end; behind the last difference nothing else is left.
     one = hs.methods.patching(model, task, positions=-1).per_prompt
@@ -237,13 +237,13 @@ def test_attribution_is_the_slope_at_every_site(models, name: str):
                 slopes += torch.autograd.grad(metrics_of(model, task.clean_ids, targets).sum(), keep)[0]
         expected = slopes.permute(0, 2, 3, 1).numpy()
         expected = expected if here.axis else expected[:, :, 0]
-        each = hs.methods.attribution(model, task, site=site, positions="each")
+        each = hs.methods.attribution(model, task, site=cast(Any, site), positions="each")
         np.testing.assert_allclose(each.per_prompt, expected, atol=2e-4)
-        whole = hs.methods.attribution(model, task, site=site).per_prompt
+        whole = hs.methods.attribution(model, task, site=cast(Any, site)).per_prompt
         np.testing.assert_allclose(each.per_prompt.sum(-1), whole, atol=1e-5)
-        last = hs.methods.attribution(model, task, site=site, positions=[-1]).per_prompt
+        last = hs.methods.attribution(model, task, site=cast(Any, site), positions=[-1]).per_prompt
         np.testing.assert_allclose(each.per_prompt[..., -1], last, atol=1e-5)
-        steps = hs.methods.attribution_ig(model, task, site=site, positions="each", steps=2)
+        steps = hs.methods.attribution_ig(model, task, site=cast(Any, site), positions="each", steps=2)
         assert steps.values.shape == each.values.shape
 
 
@@ -287,13 +287,13 @@ def test_components_are_swept(models):
     np.testing.assert_allclose(scores.values[:, 4], hs.methods.patching(model, task, site="mlp_out").values, atol=1e-5)
     assert {name for name, _ in scores.top(10)} >= {"L0.H0", "L1.H3", "M0", "M1"}
     for site, total in (("component", 10), ("mlp_out", 2), ("layer", 2)):
-        by = hs.methods.attribution(model, task, site=site)
+        by = hs.methods.attribution(model, task, site=cast(Any, site))
         curve = hs.sweep(model, task, by, resamples=0)
         assert (curve.k[-1], curve.settings["total"]) == (total, total)
         assert curve.explained[-1] == pytest.approx(1.0, abs=1e-5)
         assert abs(curve.explained[0] - 1) > 1e-3
         for fill in ("mean", "zero"):
-            assert hs.methods.ablation(model, task, site=site, fill=fill).values.shape == by.values.shape
+            assert hs.methods.ablation(model, task, site=cast(Any, site), fill=fill).values.shape == by.values.shape
     with pytest.raises(hs.InputError, match="score without positions"):
         hs.sweep(model, task, hs.methods.attribution(model, task, positions="each"))
 
@@ -321,7 +321,7 @@ def test_paths_are_edges(models):
         ({"receivers": "L0.H0"}, "No sender writes before"),
     ):
         with pytest.raises(hs.InputError, match=said):
-            hs.methods.path_patching(model, task, **options)
+            hs.methods.path_patching(model, task, **cast(Any, options))
 
 
 def test_the_record_knows_its_axes(models, tmp_path):
@@ -360,7 +360,7 @@ def test_from_a_model_in_memory_to_its_heads():
     with hs.masked(model, [name for name, _ in scores.top(5)]):
         assert not torch.equal(hf_model(torch.tensor(task.clean_ids)).logits, torch.zeros(1))
     for site in ("mlp_out", "component", "layer"):
-        other = hs.methods.attribution(model, task, site=site)
+        other = hs.methods.attribution(model, task, site=cast(Any, site))
         assert len(other.to_pandas()) == other.values.size
         assert other.plot().axes
         assert "<img" in other._repr_html_()
@@ -380,7 +380,7 @@ def test_heat_maps(models):
     model, task = models("llama-gqa"), pairs()
     for site in ("z", "component", "mlp_out"):
         for positions in (None, "each") if site != "z" else ("each",):
-            figure = heat_map(hs.methods.attribution(model, task, site=site, positions=positions), rows=5)
+            figure = heat_map(hs.methods.attribution(model, task, site=cast(Any, site), positions=positions), rows=5)
             figure.draw_without_rendering()
             axes = figure.axes[0]
             if positions == "each":

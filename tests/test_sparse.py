@@ -22,7 +22,7 @@ import headscope as hs
 from headscope.models.sparse_gate import CONFIG_KEY, Gates, deciding
 from headscope.records.checksums import write_sums
 from headscope.runs.run import read_manifest
-from headscope.sparse import training
+from headscope.sparse import checkpoint, training
 from headscope.sparse.objective import Geco, cross_entropy, divergence, penalty
 from headscope.sparse.settings import Settings
 from headscope.sparse.text import drawn, nucleus_edge, sequences
@@ -199,7 +199,7 @@ def test_learned_offsets_are_kept_wherever_the_model_goes(nano: hs.Model, tmp_pa
 def test_averaged_weights_are_the_mean_of_the_steps(nano: hs.Model, tmp_path: Path):
     settings = Settings(**{**SMALL, "average": 3, "offset_lr": 1.0})
     text = sequences(nano, "self", count=80, length=12, seed=0)
-    trainer = training.Trainer(nano, settings, text, training.Checkpoint(tmp_path / "run", nano, settings))
+    trainer = training.Trainer(nano, settings, text, checkpoint.Checkpoint(tmp_path / "run", nano, settings))
     seen = []
     for trainer.step in range(4):
         trainer.train_step()
@@ -288,7 +288,7 @@ def test_tokens_that_the_text_lacks_can_be_left_out(nano: hs.Model, tmp_path: Pa
     """The divergence of both models' distributions over the tokens seen; what is measured held out is over all."""
     text = sequences(nano, "self", count=80, length=12, seed=0)
     settings = Settings(**{**SMALL, "vocabulary": "seen", "positions": 1.0})
-    trainer = training.Trainer(nano, settings, text, training.Checkpoint(tmp_path / "run", nano, settings))
+    trainer = training.Trainer(nano, settings, text, checkpoint.Checkpoint(tmp_path / "run", nano, settings))
     seen, ids = text.unique(), text[16:24]
     assert len(seen) < nano.hf.config.vocab_size
     _, found = trainer._loss(ids, 0)
@@ -361,7 +361,7 @@ def test_bad_input_is_told_in_a_line_or_two(nano: hs.Model, tmp_path: Path, capf
 
 
 def test_a_loss_that_is_no_number_keeps_the_last_checkpoint(nano: hs.Model, tmp_path: Path, monkeypatch):
-    plain, calls = training.divergence, []
+    plain, calls = divergence, []
 
     def breaking(dense: torch.Tensor, sparse: torch.Tensor) -> torch.Tensor:
         calls.append(sparse.requires_grad)
@@ -384,9 +384,8 @@ def test_a_constraint_that_cannot_be_met_is_said(nano: hs.Model, tmp_path: Path)
 
 
 def test_a_full_disk_keeps_the_last_checkpoint(nano: hs.Model, tmp_path: Path, monkeypatch):
-    from headscope.sparse import checkpoint
 
-    plain = checkpoint.save_file
+    plain = save_file
 
     def full(tensors: dict, path: Path, metadata: dict) -> None:
         if json.loads(metadata["headscope"])["step"] == 6:

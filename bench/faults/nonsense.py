@@ -19,7 +19,7 @@ from headscope.sparse.settings import Settings as SparsifySettings
 from headscope.studies import settings as studies
 
 sys.path.append(str(Path(__file__).parents[2] / "tests"))
-from run_folders import ALL as RUNS
+from run_folders import ALL as RUNS  # pyright: ignore[reportMissingImports]
 
 __all__ = ["RUNS", "adapters", "arguments", "drawn", "models", "paths", "runs", "tasks"]
 
@@ -32,7 +32,7 @@ def drawn(strategy: SearchStrategy[Any], seed: int, count: int) -> list[Any]:
         @seeded(seed + len(found))
         @settings(
             max_examples=count - len(found), database=None, deadline=None, phases=[Phase.generate],
-            suppress_health_check=list(HealthCheck),
+            suppress_health_check=list(HealthCheck),  # pyright: ignore[reportArgumentType]
         )  # fmt: skip
         @given(strategy)
         def keep(value: Any) -> None:

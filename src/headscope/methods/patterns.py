@@ -80,7 +80,8 @@ def patterns(model: Model, task: Task | None = None, *, n: int = 10, length: int
         in_parts(model, "prompts", group, run, each=len(ids[group[0]]))
     with np.errstate(invalid="ignore"):
         values = sums_MLH / np.where(counts_M > 0, counts_M, np.nan)[:, None, None]
-    names, settings = list(NAMES), {"n": len(ids), "seed": seed if task is None else task.seed}
+    names: list[str] = list(NAMES)
+    settings: dict[str, Any] = {"n": len(ids), "seed": seed if task is None else task.seed}
     try:
         names, values = [*names, *WEIGHTS], np.concatenate([values, copying(model)])
     except InputError as error:

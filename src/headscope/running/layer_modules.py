@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -68,9 +68,9 @@ def layers_of(model: Model) -> list[tuple[nn.Module, nn.Module]]:
             for name, module in model.hf.named_modules()
             if hasattr(module, "headscope_site")
         }
-        found = [sites[index] for index in range(model.n_layers)]
-        model.kept["layers"] = [(_layer_above(model.hf, name, model.n_layers), module) for name, module in found]
-    return model.kept["layers"]
+        in_order = [sites[index] for index in range(model.n_layers)]
+        model.kept["layers"] = [(_layer_above(model.hf, name, model.n_layers), module) for name, module in in_order]
+    return cast(list[tuple[nn.Module, nn.Module]], model.kept["layers"])
 
 
 def find_layer_modules(model: Model) -> list[LayerModules]:

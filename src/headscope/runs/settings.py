@@ -72,7 +72,7 @@ class Option:
             return None
         if not self.many:
             return self._one(given)
-        words = [word.strip() for word in given.split(",") if word.strip()] if isinstance(given, str) else given
+        words = [word.strip() for word in given.split(",") if word.strip()] if isinstance(given, str) else given or ()
         if not words and not self.empty:
             raise InputError(f"{self.title} is empty. Give one or more names, separated by commas.")
         try:

@@ -101,15 +101,13 @@ def _files(folder: Path) -> Iterator[Finding]:
         elif not known:
             yield Finding(name, "there; the run noted no checksum")
         else:
-            yield Finding(name, *((WHOLE,) if sha256(path) in known else (DAMAGED, False)))
+            yield _of_file(name, sha256(path) in known)
     for made in (folder, folder / "adapter", *sorted(folder.glob("milestones/*"))):
         if (made / SUMS).exists():
             wrong = damaged_files(made, fully=True)
             names = [name for name in read_sums(made)["files"] if name not in wrong] if SUMS not in wrong else []
             for name in [*names, *wrong]:
-                yield Finding(
-                    str((made / name).relative_to(folder)), *((DAMAGED, False) if name in wrong else (WHOLE,))
-                )
+                yield _of_file(str((made / name).relative_to(folder)), name not in wrong)
     for path in sorted([*folder.glob("**/*.part"), *folder.glob("*.damaged")]):
         kind = "left by a process that ended; the next start removes it" if path.suffix == ".part" else "set aside"
         yield Finding(str(path.relative_to(folder)), kind)
@@ -155,3 +153,7 @@ def _hub() -> str:
             return "reachable"
     except (OSError, ValueError) as error:
         return f"not reachable: {error}"
+
+
+def _of_file(name: str, whole: bool) -> Finding:
+    return Finding(name, WHOLE if whole else DAMAGED, whole)
