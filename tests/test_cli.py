@@ -222,7 +222,7 @@ def test_heads_leaves_a_whole_folder(run, nano: hs.Model):
     assert there == {".lock", ".manifest.json", "manifest.json", *manifest["files"]}, (
         "a file is missing, or nobody knows of it"
     )
-    assert manifest["timings"].keys() == manifest["units"].keys()
+    assert manifest["timings"].keys() <= manifest["units"].keys()
     assert {name for name in there if name.endswith(".safetensors")} < manifest["units"].keys()
     # What a file starts with says what it is; none is a pickle (0x80) or a zip of pickles (PK), as torch.save makes.
     signs = {

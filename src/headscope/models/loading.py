@@ -214,6 +214,8 @@ def _read_gguf_file(path: Path, dtype: torch.dtype | str) -> tuple[PreTrainedMod
     except OSError as error:
         raise SetupError(no_space(error) or f"Could not convert {path}: {error}") from error
     except Exception as error:
+        if full := no_space(error):
+            raise SetupError(full) from error
         raise InputError(
             f"{path} cannot be read as a GGUF model: {_first_line(error)}\n"
             "It may be cut short or damaged (fetch it again), or of an architecture that transformers does not read."

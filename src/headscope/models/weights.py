@@ -6,14 +6,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as hf_logging
 
 from headscope.errors import InputError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 COMPUTED = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 # A product of two weights beyond this is not finite in float32, nor in bfloat16.
@@ -22,6 +24,9 @@ LARGEST = torch.finfo(torch.float32).max ** 0.5
 
 def read_weights(source: str | Path, **options: Any) -> PreTrainedModel:
     """The model in `source`, with every tensor of its config found there in the right shape."""
+    # (Not above: as transformers is imported it imports our attention, which needs this module whole.)
+    from transformers import AutoModelForCausalLM
+
     loaded: Any = AutoModelForCausalLM.from_pretrained(
         source, trust_remote_code=False, output_loading_info=True, ignore_mismatched_sizes=True, **options
     )
