@@ -102,7 +102,7 @@ def test_a_byte_order_mark_and_windows_line_ends_are_fine(tmp_path: Path, tokeni
         (GOOD | {"answers": " sat ran"}, r"' sat ran' must add exactly one token .* \['Ġsat', 'Ġran'\]"),
         (GOOD | {"wrong": ""}, "'' must add exactly one token"),
         (GOOD | {"wrong": [" sat"]}, r"must not share a token, found \['Ġsat'\] in both"),
-        (GOOD | {"metric": "accuracy"}, "metric must be one of logit-diff, prob-diff, log-prob, found 'accuracy'"),
+        (GOOD | {"metric": "f1"}, "metric must be one of logit-diff, prob-diff, log-prob, .*found 'f1'"),
         (GOOD | {"metric": ["log-prob"]}, "metric must be one of"),
         (GOOD | {"metric": "prob-diff"}, "the same metric, found prob-diff after logit-diff on line 1"),
     ],

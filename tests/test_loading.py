@@ -100,7 +100,7 @@ def test_a_gguf_file_beside_another_model(tiny, llama, tmp_path: Path):
     model = hs.load(write_gguf(tmp_path / "tiny.gguf", llama))
     assert torch.equal(logits(model.hf), logits(llama))
     assert model.tokenizer("ab")["input_ids"] == [94]
-    assert model.tokenizer.name_or_path == "tiny.gguf"
+    assert Path(model.tokenizer.name_or_path).name.startswith("tiny-")
 
 
 def test_a_gguf_model_can_be_saved_and_loaded(llama, tmp_path: Path):

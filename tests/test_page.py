@@ -175,8 +175,8 @@ def test_files_outside_the_run_folder_are_not_read(tmp_path):
     run.add("../check-0.json")
     run.path("check-0.json").unlink()
     run.path("check-0.json").symlink_to(secret)
-    assert "hidden" in json.dumps(collect(tmp_path / "run"))
-    assert "hidden" not in json.dumps(collect(tmp_path / "run", within=tmp_path / "run"))
+    for within in (None, tmp_path / "run"):
+        assert "hidden" not in json.dumps(collect(tmp_path / "run", within=within))
 
 
 def test_names_with_markup_stay_names(tmp_path):
@@ -315,6 +315,7 @@ def test_the_printed_command_parses_to_the_settings(settings):
     group: Any = typer.main.get_command(app)
     typed = group.commands[words[1]].make_context(words[1], words[2:]).params
     assert str(typed.pop("to")) == "runs/x y"
+    typed = {name: value for name, value in typed.items() if not name.startswith("old_")}
     assert type(settings)(**typed) == settings
 
 

@@ -250,6 +250,7 @@ def test_what_is_not_a_number_is_shown_as_nothing(driver, tmp_path):
     Curve(**{**vars(found), "explained": nothing, "low": nothing, "high": nothing}).save(
         run.folder / "curve-0-task.safetensors"
     )
+    run.add("curve-0-task.safetensors")
     show(driver, run.folder)
     assert text(driver, ".readout tbody tr td:nth-child(2)") == "–"
 

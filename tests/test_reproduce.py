@@ -96,7 +96,7 @@ def test_the_command_ends_with_the_table_and_the_page(whole, sparse, capfd, monk
     shutil.copytree(found.folder, folder)
     said = headscope(capfd, "reproduce", "--models", f"nano,{sparse}", "--out", folder, "--format", "png")
     assert said.code == 0, said.err
-    assert "About" in said.err
+    assert "About" in said.log
     assert "not the same experiment" in " ".join(said.out.split())
     assert "Time:" in said.out
     page = (folder / "report.html").read_text()

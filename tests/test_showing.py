@@ -90,7 +90,7 @@ def test_what_the_rows_say():
         for row in next(one for one in RECORDS if isinstance(one, Attention)).table().dicts()
     }
     assert set(weights) == {(0, 0), (1, 0), (1, 1), (2, 0), (2, 1), (2, 2)}
-    assert Check("m", "ioi", 4, 0.75, "x", 1.0, 2.0).table().rows == [("m", "ioi", 4, 0.75, "x", 1.0, 2.0)]
+    assert Check("m", "ioi", 4, 0.75, "x", 1.0, 2.0).table().rows == [("m", "ioi", 4, 0.75, "x", 1.0, 2.0, "")]
 
 
 def test_pandas_is_told_where_it_is_missing(monkeypatch):

@@ -452,7 +452,7 @@ def test_a_second_report_runs_no_model(nano: hs.Model, tmp_path: Path, capfd):
     }
     assert len(before) == 1 + 2 + 2
     again, repeated = passes(call)
-    assert repeated == said
+    assert (repeated.code, repeated.out) == (said.code, said.out)
     assert first > loading == again > 0
     assert {name: (out / name).stat().st_mtime_ns for name in before} == before
 

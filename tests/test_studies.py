@@ -113,7 +113,7 @@ def test_the_circuit_of_an_edge_study_is_the_chosen_one(nano, tmp_path, signed):
     """Grown from the logits and pruned: the export holds those edges, and running them gives what it says."""
     how: dict[str, Any] = {"n": 20, "choice": "greedy", "connected": True, "signed": signed, "formats": ["png"]}
     study = study_edges(EdgeSettings(models=("nano",), tasks=("ioi",), **how), out=tmp_path / "run")
-    (found,), (scores,), (curve,) = study.circuits, study.scores, study.curves
+    (found,), (scores, *_), (curve, *others) = study.circuits, study.scores, study.curves
     circuit, k = found.facts, found.facts["chosen"]
     chosen = scores.circuit(k, choice="greedy", signed=signed, connected=True)
     assert chosen == found.circuit
@@ -132,7 +132,7 @@ def test_the_circuit_of_an_edge_study_is_the_chosen_one(nano, tmp_path, signed):
     assert circuit["explained"] == data["graph"]["explained"] == pytest.approx(whole.explained[0], abs=1e-4)
     assert circuit["low"] <= circuit["explained"] <= circuit["high"]
     assert curve.label == "nano, eap-ig, greedy"
-    for name, rows in (("circuits", [circuit]), ("summary", [summary(curve, 0.9)])):
+    for name, rows in (("circuits", [circuit]), ("summary", [summary(one, 0.9) for one in (curve, *others)])):
         with (tmp_path / "run" / f"{name}.csv").open() as file:
             read = list(csv.DictReader(file))
         assert read == [{key: "" if value is None else str(value) for key, value in row.items()} for row in rows]
