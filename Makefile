@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo wheel test test-fast lint bench faults docs nano-sparse clean
+.PHONY: setup demo wheel test test-fast test-long lint bench faults docs nano-sparse clean
 
 setup: $(VENV)/.ready
 
@@ -37,6 +37,10 @@ test: lint
 # Leaves out the tests marked slow.
 test-fast: setup
 	$(BIN)/python -m pytest -m 'not slow'
+
+# The tests that take minutes: notebooks on SmolLM2, a share of the trials of `make faults`.
+test-long: setup
+	$(BIN)/python -m pytest -m long
 
 lint: setup
 	$(BIN)/ruff check .

@@ -97,6 +97,7 @@ def test_sequences_longer_than_the_model_reads_are_refused(nano: hs.Model):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("group", "n"), [("fuzz", 60), ("numbers", 3)])
 def test_a_share_of_the_counted_trials(group: str, n: int):
     from importlib import import_module

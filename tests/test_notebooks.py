@@ -23,7 +23,7 @@ def test_there_are_four():
 
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, marks=pytest.mark.slow if path.stem in SLOW else (), id=path.stem) for path in NOTEBOOKS],
+    [pytest.param(path, marks=(pytest.mark.slow, pytest.mark.long) if path.stem in SLOW else (), id=path.stem) for path in NOTEBOOKS],
 )
 def test_it_runs_from_top_to_bottom(path, tmp_path):
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")

@@ -296,6 +296,7 @@ def test_the_doctor_looks_at_the_surroundings_and_the_cache_is_listed_and_cleare
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the trials fork")
 @pytest.mark.parametrize(("group", "n"), [("kills", 2), ("damages", 3), ("disks", 2), ("pairs", 1)])
 def test_a_few_trials_of_each_group_of_faults(group: str, n: int):
