@@ -21,9 +21,12 @@ def test_there_are_four():
     assert {path.stem for path in NOTEBOOKS} == {"start", *SLOW}
 
 
+MINUTES = (pytest.mark.slow, pytest.mark.long)
+
+
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, marks=(pytest.mark.slow, pytest.mark.long) if path.stem in SLOW else (), id=path.stem) for path in NOTEBOOKS],
+    [pytest.param(path, marks=MINUTES if path.stem in SLOW else (), id=path.stem) for path in NOTEBOOKS],
 )
 def test_it_runs_from_top_to_bottom(path, tmp_path):
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
