@@ -42,12 +42,13 @@ function placeOf(ks, k) {
 function effectAt(curve, k) {
   const at = placeOf(curve.k, k);
   if (at < 0) return { measured: false, mid: null, low: null, high: null };
-  const of = (name) => curve[name][at];
+  // (Equal prompts have no interval.)
+  const of = (name, place = at) => curve[name]?.[place] ?? null;
   if (curve.k[at] === k || at === curve.k.length - 1)
     return { measured: curve.k[at] === k, mid: of("mid"), low: of("low"), high: of("high") };
   const share = (k - curve.k[at]) / (curve.k[at + 1] - curve.k[at]);
   const between = (name) =>
-    known(curve[name][at]) && known(curve[name][at + 1]) ? curve[name][at] + share * (curve[name][at + 1] - curve[name][at]) : null;
+    known(of(name)) && known(of(name, at + 1)) ? of(name) + share * (of(name, at + 1) - of(name)) : null;
   return { measured: false, mid: between("mid"), low: between("low"), high: between("high") };
 }
 
@@ -69,7 +70,7 @@ function readout(what, state, series, summary, threshold, wide) {
         ? `${fixed(row.k_at_threshold, 1)} [${fixed(row.k_low, 1)}, ${fixed(row.k_high, 1)}]` : row ? "not reached" : "–";
       return h("tr", {}, h("td", {}, h("i", { class: `key ${colour} ${dash}` }), curve.label),
         h("td", { class: "number strong" }, `${found.measured || found.mid === null ? "" : "≈ "}${fixed(found.mid)}`),
-        h("td", { class: "number" }, `[${fixed(found.low)}, ${fixed(found.high)}]`),
+        h("td", { class: "number" }, known(found.low) ? `[${fixed(found.low)}, ${fixed(found.high)}]` : "–"),
         h("td", { class: "number" }, need), h("td", { class: "number" }, count(curve.total)));
     }));
   });
