@@ -135,7 +135,9 @@ def test_the_circuit_of_an_edge_study_is_the_chosen_one(nano, tmp_path, signed):
     for name, rows in (("circuits", [circuit]), ("summary", [summary(one, 0.9) for one in (curve, *others)])):
         with (tmp_path / "run" / f"{name}.csv").open() as file:
             read = list(csv.DictReader(file))
-        assert read == [{key: "" if value is None else str(value) for key, value in row.items()} for row in rows]
+        # (The random ranking's row of the summary stands behind.)
+        said = [{key: "" if value is None else str(value) for key, value in row.items()} for row in rows]
+        assert read[: len(said)] == said
 
 
 def test_the_edge_study(tmp_path):
