@@ -98,7 +98,7 @@ def test_the_command_ends_with_the_table_and_the_page(whole, sparse, capfd, monk
     assert said.code == 0, said.err
     assert "About" in said.log
     assert "not the same experiment" in " ".join(said.out.split())
-    assert "Time:" in said.out
+    assert "Page:" in said.out
     page = (folder / "report.html").read_text()
     assert 10_000 < len(page.encode()) < 8_000_000
     assert "97x" in page
