@@ -190,7 +190,9 @@ def _functions(findings: Findings) -> None:
     for row in findings["base"]:
         table.add_row(row["function"], str(row["n"]), f"{row['match']:.2f}")
     out.print(table)
-    second = next((score for score in ("comet", "similarity") if f"top_{score}" in findings["sweep"][0]), "")
+    from headscope.report.figures.functions import second_score
+
+    second = second_score(findings["sweep"])
     columns = ["Ranking", "Function", "K", "TopK", "RandomK", "lowest to highest", "Below"]
     columns += [f"TopK {second}", f"RandomK {second}"] if second else []
     table = Table(*columns, title="Accuracy with K heads masked")

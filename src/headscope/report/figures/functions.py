@@ -91,11 +91,16 @@ def panels_of(
             columns = [f"top_{score}", *(f"random_{score}{end}" for end in ("", "_low", "_high"))]
             return Series(*(np.array([row[c] for row in rows]) for c in columns), base=reference[score])
 
-        second = next((score for score in ("comet", "similarity") if rows and f"top_{score}" in rows[0]), "")
+        second = second_score(rows)
         k = np.array([row["k"] for row in rows])
         more = (series(second), second.capitalize()) if second else (None, "")
         panels.append(Panel(TITLES.get(name, name), k, series("accuracy"), *more, heads))
     return panels
+
+
+def second_score(sweep: Sequence[dict[str, Any]]) -> str:
+    """What is shown beside accuracy: COMET where it was scored, otherwise the similarity of embeddings, or nothing."""
+    return next((score for score in ("comet", "similarity") if sweep and f"top_{score}" in sweep[0]), "")
 
 
 def _draw(axes, k: np.ndarray, series: Series, colour: str) -> None:

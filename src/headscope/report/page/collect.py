@@ -18,6 +18,7 @@ import numpy as np
 from headscope.records import ROLES, Ablation, Attention, Curve, EdgeScores, Roles, Scores, crossing
 from headscope.report.command import command_line, figure_line, shown
 from headscope.report.figures.circuits import layer_of
+from headscope.report.figures.functions import second_score
 from headscope.report.outputs import OUTPUTS, Draw, Outputs
 from headscope.report.outputs.edges import Edges
 from headscope.report.outputs.functions import Functions
@@ -138,7 +139,7 @@ def _functions(outputs: Functions, room: Room) -> Section:
     scores = [
         {**score_part(one), "ranking": ranking} for ranking, scores_of in outputs.scores.items() for one in scores_of
     ]
-    return {"scores": scores, "comet": outputs.scored["comet"]}
+    return {"scores": scores, "comet": outputs.scored["comet"], "second": second_score(outputs.scored["sweep"])}
 
 
 def _sparsity(outputs: SparseModel, room: Room) -> Section:

@@ -16,7 +16,7 @@ function functionSection(run) {
       const rows = sweep.filter((row) => row.ranking === ranking && row.function === name);
       const reference = base.find((row) => row.function === name) || {};
       const k = rows.map((row) => row.k);
-      const shown = ["accuracy", ...["comet", "similarity"].filter((score) => rows.some((row) => known(row[`top_${score}`]))).slice(0, 1)];
+      const shown = ["accuracy", ...(run.second ? [run.second] : [])];
       const lines = shown.flatMap((score, at) => [
         { label: `K best, ${score}`, colour: `c${at ? 2 : 0}`, k, mid: rows.map((row) => row[`top_${score}`]), dots: true },
         { label: `K random, ${score}`, colour: `c${at ? 2 : 0}`, dash: "dash", k, mid: rows.map((row) => row[`random_${score}`]), low: rows.map((row) => row[`random_${score}_low`]), high: rows.map((row) => row[`random_${score}_high`]), dots: true }]);
