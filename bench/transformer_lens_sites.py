@@ -10,11 +10,10 @@ whose Python is named by TLENS_PYTHON; without it there is nothing to compare wi
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
+
+from transformer_lens_peer import ask, peer_python, random_gpt2
 
 BAR = 1e-4
 RIGHT, WRONG = 11, 12
@@ -57,44 +56,24 @@ def theirs(folder: Path) -> None:
 
 
 def main() -> None:
-    python = os.environ.get("TLENS_PYTHON")
-    if not python:
-        print("Skipped: TLENS_PYTHON does not name the Python of an environment with transformer-lens 4.3.")
+    python = peer_python()
+    if python is None:
         return
     import numpy as np
     import torch
     from rich.console import Console
     from rich.table import Table
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
     import headscope as hs
 
-    torch.manual_seed(0)
-    config = GPT2Config(vocab_size=100, n_embd=64, n_layer=3, n_head=4, n_positions=32, bos_token_id=1, eos_token_id=1)
-    hf = GPT2LMHeadModel(config).eval()
-    with torch.no_grad():
-        for parameter in hf.parameters():
-            parameter.normal_(0, 0.15) if parameter.ndim > 1 else parameter.add_(0.05 * torch.randn_like(parameter))
-    words = Tokenizer(WordLevel({f"w{i}": i for i in range(100)}, unk_token="w0"))
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="w0", bos_token="w1", eos_token="w1")
+    hf, tokenizer = random_gpt2()
     clean, corrupt = torch.randint(13, 100, (2, 4, 8)).tolist()
     texts = [" ".join(f"w{i}" for i in ids) for ids in clean]
     task = hs.tasks.Task(
         "random pairs", "logit-diff", texts, texts, clean, corrupt, [[RIGHT]] * 4, [[WRONG]] * 4, "words", None
     )
     table = Table("Site", "Largest score", "Largest difference, as a share of it", title=f"Bar: {BAR:g}")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        hf.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        (folder / "ids.json").write_text(json.dumps({"clean": clean, "corrupt": corrupt}))
-        command = [python, __file__, "--theirs", name]
-        done = subprocess.run(command, env={**os.environ, "PYTHONPATH": ""}, capture_output=True, text=True)
-        if done.returncode:
-            sys.exit(f"TransformerLens did not get through:\n{done.stderr[-2000:]}")
-        found = np.load(folder / "theirs.npz")
+    found = ask(python, __file__, hf, tokenizer, {"clean": clean, "corrupt": corrupt})
     model = hs.load(hf, tokenizer)
     for site, (_, axes) in THEIRS.items():
         ours = hs.methods.patching(model, task, site=site, positions="each")  # pyright: ignore[reportArgumentType]

@@ -226,7 +226,7 @@ def test_benchmarks_are_those_of_their_pages():
     measured = [number for *cells, _, _ in rows for cell in cells for number in re.findall(r"\d+\.\d+", cell)]
     assert len(measured) > 10
     assert [number for number in measured if number not in others] == []
-    scripts = {path.stem for path in (ROOT / "bench").glob("*.py")} - {"shapes"}
+    scripts = {path.stem for path in (ROOT / "bench").glob("*.py")} - {"shapes", "transformer_lens_peer"}
     assert scripts == set(re.findall(r"^## .*`python bench/(\w+)\.py", TEXTS["docs/benchmarks.md"], re.MULTILINE))
 
 
