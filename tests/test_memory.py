@@ -14,7 +14,7 @@ import pytest
 import torch
 from architectures import ALL, build
 from conftest import word_tokenizer
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, QuantoConfig, TorchAoConfig
 
 import headscope as hs
 
@@ -167,6 +167,28 @@ def test_a_quantised_model():
         np.testing.assert_allclose(method(model, task).values, method(full, task).values, atol=1e-5)
     assert len(model.fingerprint()) == 64
     assert torch.equal(logits(hs.release(model)), said)
+
+
+@pytest.mark.parametrize("library", ["torchao", "bitsandbytes", "optimum.quanto"])
+def test_a_model_of_a_quantiser(tiny, library: str):
+    """Each keeps weights in its own way: a class of tensors, of layers, or layers that round what goes in as well."""
+    pytest.importorskip(library, reason=f"{library} is not installed")
+    if library == "torchao":
+        from torchao.quantization import Int8WeightOnlyConfig  # pyright: ignore[reportMissingImports]
+
+        config: Any = TorchAoConfig(Int8WeightOnlyConfig())
+    else:
+        config = BitsAndBytesConfig(load_in_8bit=True) if library == "bitsandbytes" else QuantoConfig(weights="int8")
+    folder = tiny("llama-gqa")
+    hf = AutoModelForCausalLM.from_pretrained(folder, quantization_config=config, dtype=torch.float32).eval()
+    said, before = logits(hf), hf.config._attn_implementation
+    plain, model, task = hs.load(folder), hs.load(hf, word_tokenizer()), word_pairs()
+    for method in (hs.methods.patching, hs.methods.attribution, hs.methods.eap):
+        scores, exact = method(model, task).values, method(plain, task).values
+        assert 0 < np.abs(scores - exact).max() < 0.1 * np.abs(exact).max()
+    assert len(model.fingerprint()) == 64
+    assert torch.equal(logits(hs.release(model)), said)
+    assert hf.config._attn_implementation == before
 
 
 BFLOAT16 = """

@@ -33,7 +33,7 @@ from transformers.masking_utils import sdpa_mask
 from headscope.errors import InputError
 from headscope.models.eager import Edit, eager_attention, trained_attention
 from headscope.models.sparse_gate import Gates, deciding, gates_of
-from headscope.models.weights import refuse_overflow
+from headscope.models.weights import is_coarse, refuse_overflow
 
 NAME = "headscope"
 
@@ -243,9 +243,9 @@ def device_of(hf: PreTrainedModel) -> torch.device:
     return torch.device(hf._hf_hook.execution_device) if found.type == "meta" else found  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue, reportCallIssue]
 
 
-def _same_logits(one: Tensor, other: Tensor) -> bool:
-    """Up to the rounding of their dtype, which in half precision is that of their largest."""
-    if one.dtype in (torch.float32, torch.float64):
+def _same_logits(hf: PreTrainedModel, one: Tensor, other: Tensor) -> bool:
+    """Up to rounding, which in a coarse model is that of their largest."""
+    if not is_coarse(hf):
         return torch.allclose(one, other, atol=1e-4, rtol=1e-3)
     return bool((one - other).abs().max() <= 0.05 * one.abs().max())
 
@@ -254,7 +254,7 @@ def _same_logits(one: Tensor, other: Tensor) -> bool:
 def _refuse_looking_ahead(hf: PreTrainedModel) -> None:
     one, other = (hf(input_ids=_probe_ids(hf, last), use_cache=False).logits[:, :-1] for last in (1, 2))
     refuse_overflow(hf, one)
-    if not _same_logits(one, other):
+    if not _same_logits(hf, one, other):
         raise InputError(
             f"{hf.config.model_type} is not a causal language model as loaded: the logits of a token change with the "
             "tokens behind it.\nHeadscope studies causal models; for an encoder set is_decoder in its config."
@@ -285,7 +285,7 @@ def _use_interface(hf: PreTrainedModel) -> Reach:
         )
     if len({shape[2] for shape in shapes}) != 1:
         raise InputError(f"{kind} has layers with different numbers of heads, which Headscope does not handle yet.")
-    if not _same_logits(before, after):
+    if not _same_logits(hf, before, after):
         raise InputError(
             f"{kind} computes attention in a way of its own: under Headscope's its logits change by "
             f"{(before - after).abs().max():.1e}. {_covered()}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -116,8 +117,18 @@ def fingerprint(hf: PreTrainedModel) -> str:
         weights = get_state_dict_offloaded_model(hf)
     for name, tensor in sorted(weights.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        for part in _parts(tensor.detach()):
+            digest.update(part.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     # Learned offsets of gates are weights too, though the config keeps them.
     for text in (getattr(hf.config, CONFIG_KEY, None) or {}).get("offsets", ()):
         digest.update(text.encode())
     return digest.hexdigest()
+
+
+def _parts(tensor: Any) -> Iterator[Tensor]:
+    """A quantiser's tensor is made of several, numbers and scales, which torch's protocol for them names."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        yield tensor
+        return
+    for name in tensor.__tensor_flatten__()[0]:
+        yield from _parts(getattr(tensor, name))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.utils import logging as hf_logging
 
 from headscope.errors import InputError
@@ -35,6 +35,17 @@ def read_weights(source: str | Path, **options: Any) -> PreTrainedModel:
     wrong = sorted(info["missing_keys"]) + [f"{name} of another shape" for name in other_shape]
     refuse_gaps(source, wrong)
     return hf.eval()
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether a weight is numbers in memory. (It may wait on disk; quantisers have classes with few operations.)"""
+    return type(tensor) in (Tensor, nn.Parameter) and not tensor.is_meta
+
+
+def is_coarse(hf: PreTrainedModel) -> bool:
+    """Whether a model computes in less than float32: half precision, or weights of a quantiser, some of which round
+    what goes in as well, on a scale that all tokens of a batch share."""
+    return hf.dtype not in (torch.float32, torch.float64) or getattr(hf, "is_quantized", False)
 
 
 def refuse_gaps(place: str | Path, wrong: Sequence[str]) -> None:
@@ -78,9 +89,8 @@ def _floating(hf: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
     """Weights by name, those that are shared once."""
     seen: set[int] = set()
     for key, tensor in hf.state_dict().items():
-        # (Of a model in memory some weights may be quantised, or elsewhere for now.)
-        there = tensor.dtype in COMPUTED and not tensor.is_meta and tensor.numel()
-        if there and tensor.data_ptr() not in seen:
+        # (Of a model in memory some weights may be quantised.)
+        if is_plain(tensor) and tensor.dtype in COMPUTED and tensor.numel() and tensor.data_ptr() not in seen:
             seen.add(tensor.data_ptr())
             yield key, tensor
 

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from headscope.models.attention import Call, armed
 from headscope.models.layouts import is_parallel, layout_of
 from headscope.models.model import Model
+from headscope.models.weights import is_plain
 from headscope.records import Graph
 from headscope.running.layer_modules import first_output
 from headscope.running.targets import Targets, metrics_of
@@ -106,9 +107,9 @@ class EdgeView:
 def linear_of(module: Any, unit: Tensor) -> tuple[Tensor, Tensor | None]:
     """Weight (outputs, inputs) and bias of a projection. GPT-2's Conv1D keeps its weight the other way round; of one
     that is not plain (with a LoRA beside it, quantised, its weights on disk) they are what it does to unit vectors."""
-    if type(module) is nn.Linear and not module.weight.is_meta:
+    if type(module) is nn.Linear and is_plain(module.weight):
         return module.weight, module.bias
-    if type(module).__name__ == "Conv1D" and not module.weight.is_meta:
+    if type(module).__name__ == "Conv1D" and is_plain(module.weight):
         return module.weight.T, module.bias
     bias = module(torch.zeros_like(unit[:1]))[0]
     return (module(unit) - bias).T, bias

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from headscope.errors import InputError
 from headscope.models.model import Model
-from headscope.models.weights import refuse_overflow
+from headscope.models.weights import is_plain, refuse_overflow
 from headscope.running.batching import out_of_memory
 from headscope.running.layer_modules import narrowed, replaced
 from headscope.tasks.metrics import (
@@ -192,7 +192,7 @@ def metrics_of(model: Model, ids: list[list[int]], targets: Targets) -> Tensor:
 def narrow_head(model: Model, targets: Targets) -> tuple[AbstractContextManager[Any], Targets]:
     """A block in which the unembedding gives only the logits that the metric reads, and the metric on those."""
     head = model.hf.get_output_embeddings()
-    if metric_of(targets.metric) not in NARROW or type(head) is not nn.Linear or head.weight.is_meta:
+    if metric_of(targets.metric) not in NARROW or type(head) is not nn.Linear or not is_plain(head.weight):
         return ExitStack(), targets
     both_BPA = torch.cat([targets.right_BPA, targets.wrong_BPA], dim=-1)
     wanted, places = both_BPA.unique(return_inverse=True)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from headscope.errors import InputError
 from headscope.models.model import Model
+from headscope.models.weights import is_plain
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Unembedding:
     @classmethod
     def of(cls, model: Model, norm: nn.Module) -> Unembedding:
         head: Any = model.hf.get_output_embeddings()
-        if not isinstance(head, nn.Linear):
+        if not isinstance(head, nn.Linear) or not is_plain(head.weight):
             found = type(head).__name__
             raise InputError(f"Direct logits need a plain unembedding matrix; {model.name} has a {found}.")
         cap = getattr(model.hf.config.get_text_config(), "final_logit_softcapping", None)

@@ -79,9 +79,14 @@ def _measure(dense: Model, sparse: Model, settings: SparsitySettings) -> Sparsit
     ids_NT = sequences(dense, **about)
     rates_LH = connectivity(sparse, ids_NT)
     # One by one, so that the interval can tell what another draw of sequences would give.
-    by_sequence = [measured(sparse.hf, dense.hf, ids_1T, 1) for ids_1T in ids_NT.split(1)]
+    by_sequence = []
+    with bar(f"{sparse.name} against {dense.name}", len(ids_NT), unit="sequences") as progress:
+        for ids_1T in ids_NT.split(1):
+            by_sequence.append(measured(sparse.hf, dense.hf, ids_1T, 1))
+            progress.advance()
     gates = partial(Gates, "random", seed=settings.seed, rates_LH=torch.from_numpy(rates_LH))
-    control = measured(sparse.hf, dense.hf, ids_NT, 16, gates)
+    with bar("random gates"):
+        control = measured(sparse.hf, dense.hf, ids_NT, 16, gates)
     losses = {name: np.array([one[name] for one in by_sequence]) for name in ("connectivity", "ce", "dense_ce", "kl")}
     random = {name: control[name] for name in ("connectivity", "ce", "kl")}
     return Sparsity(sparse.name, dense.name, rates_LH, **losses, random=random, settings=about)
