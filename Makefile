@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo wheel test test-fast test-long lint bench faults docs nano-sparse clean
+.PHONY: setup demo wheel test test-fast test-long lint bench faults docs notebooks nano-sparse clean
 
 setup: $(VENV)/.ready
 
@@ -58,6 +58,10 @@ bench: setup
 # What goes wrong on purpose: counted trials, about an hour; the table goes into docs/reliability.md.
 faults: setup
 	PYTHONPATH=bench $(BIN)/python -m faults
+
+# The notebooks of examples/, run again and kept as they ran.
+notebooks: setup
+	$(BIN)/python tools/run_notebooks.py
 
 # The adapter in the package, trained again (a few minutes).
 nano-sparse: setup

@@ -17,7 +17,7 @@ STUDIES = {
     "edges": "edges nano --task ioi --n 2 --method eap --points 3",
     "roles": "roles nano --task ioi --seeds 1 --preset quick --n 4 --held-out 4 --compare 0",
     "functions": "functions nano --function retrieval --ranking attribution --k 2 --draws 1 --n 2 --train 2 "
-    "--ablated 1 --shots 0 --max-new-tokens 1 --alpha 2 --comet none",
+    "--ablated 1 --shots 0 --max-new-tokens 1 --alpha 2 --comet none --embedder none",
     "sparsify": "sparsify nano --steps 4 --every 2 --sequences 8 --held-out 4 --length 8 --batch 4 --lora-rank 2 "
     "--warmup 1",
     "sparsify-report": "sparsify-report nano nano-sparse --task ioi --n 2 --sequences 4 --length 8",

@@ -9,6 +9,7 @@ import numpy as np
 
 from headscope.records import Circuit, Graph
 from headscope.report.figures.panels import blank
+from headscope.report.figures.titles import TITLES
 
 if TYPE_CHECKING:
     import networkx
@@ -95,8 +96,8 @@ def circuit_picture(circuit: networkx.DiGraph, *, most: int = 60, width: float |
     facts = circuit.graph
     some = f"{len(ordered)} largest of " if len(ordered) < circuit.number_of_edges() else ""
     axes.set_title(
-        f"{facts['task']}: {facts['model']}, {facts['method']}\n{some}{circuit.number_of_edges()} edges "
-        f"(orange helps, purple hinders)",
+        f"{TITLES.get(facts['task'], facts['task'])}: {facts['model']}, {facts['method']}\n"
+        f"{some}{circuit.number_of_edges()} edges (orange helps, purple hinders)",
         fontsize=8 * min(by, 1.0),
     )
     axes.set_xlim(-0.8, right + 0.8)

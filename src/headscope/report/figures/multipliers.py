@@ -14,14 +14,17 @@ if TYPE_CHECKING:
 
 def multiplier_curve(found: Multipliers, *, width: float | None = None) -> Figure:
     """A line with its interval on a log axis; no line where a curve does not get to the threshold."""
+    from matplotlib.ticker import LogLocator
+
     figure = blank(width or 3.4, 2.3 if width is None else min(2.3, 0.7 * width))
     axes = figure.subplots()
     axes.axhline(1, color="0.7", linewidth=0.8)
     axes.fill_between(found.thresholds, found.low, found.high, color=PALETTES[0][0], alpha=0.22, linewidth=0)
     axes.plot(found.thresholds, found.values, color=PALETTES[0][0], linewidth=1.4)
     axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}x")
-    axes.yaxis.set_minor_formatter("{x:g}x")
+    axes.yaxis.set_minor_formatter("")
     axes.set_title(
         f"{TITLES.get(found.task, found.task)}: {found.dense}\nagainst {found.sparse}", fontsize=8, loc="left"
     )

@@ -61,11 +61,12 @@ def head_map(
     say behind task, model and method; how many prompts there are, if nothing else."""
     limit = float(np.abs(scores.values).max()) or 1.0
     prompts = f"{len(scores.per_prompt)} prompts" if len(scores.per_prompt) else ""
+    # (Without prompts they are no effects: how much of a pattern a head has.)
+    scale = "Score (positive: it helps)" if prompts else "Score"
     title = about(scores, title or prompts)
     figure, axes, flat = head_grid(
-        scores.values, title=title, colours="PuOr_r", limits=(-limit, limit), scale="Score (positive: it helps)",
-        width=width,
-    )  # fmt: skip
+        scores.values, title=title, colours="PuOr_r", limits=(-limit, limit), scale=scale, width=width
+    )
     room = width is None or cell_of(max(scores.values.shape), width) > 0.2
     for layer, head in label if room else ():
         value = scores.values[layer, head]
