@@ -73,10 +73,13 @@ def own_code(folder: Path) -> None:
     (folder / "mine.py").write_text(f"open({str(folder / 'ran')!r}, 'w')\n")
 
 
-def own_tokenizer_code(folder: Path) -> None:
+def edit_tokenizer(folder: Path, **changes: Any) -> None:
     path = folder / "tokenizer_config.json"
-    mine = {"auto_map": {"AutoTokenizer": [None, "mine.T"]}, "tokenizer_class": "T"}
-    path.write_text(json.dumps({**json.loads(path.read_text()), **mine}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def own_tokenizer_code(folder: Path) -> None:
+    edit_tokenizer(folder, auto_map={"AutoTokenizer": [None, "mine.T"]}, tokenizer_class="T")
     (folder / "mine.py").write_text(f"open({str(folder / 'ran')!r}, 'w')\n")
 
 
@@ -127,6 +130,7 @@ DAMAGE: list[tuple[Callable[[Path], Any], str]] = [
     (lost_shard, "model-00002-of-00005.safetensors"),
     (no_tokenizer, "has no tokenizer that can be read"),
     (lambda f: (f / "tokenizer.json").write_text("{"), "has no tokenizer that can be read"),
+    (lambda f: edit_tokenizer(f, model_max_length={}), "has no tokenizer that can be read"),
 ]
 
 

@@ -16,6 +16,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,20 +56,25 @@ class Process:
     """A command line under way."""
 
     def __init__(self, words: Sequence[object], before: Callable[[], object] = lambda: None):
-        self._files = [tempfile.TemporaryFile(), tempfile.TemporaryFile()]  # noqa: SIM115
+        # (Not files: they would be on the disk that is full, or grow to a few bytes only.)
+        self._pipes = [os.pipe(), os.pipe()]
+        self._said = [b"", b""]
         self._began = time.monotonic()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         self.pid = os.fork()
         if not self.pid:
             os._exit(self._child([str(word) for word in words], before))
+        for read, write in self._pipes:
+            os.close(write)
+            os.set_blocking(read, False)
 
     def _child(self, words: list[str], before: Callable[[], object]) -> int:
         code: object = 1
         try:
             os.setpgid(0, 0)
-            for number, file in enumerate(self._files, 1):
-                os.dup2(file.fileno(), number)
+            for number, (_, write) in enumerate(self._pipes, 1):
+                os.dup2(write, number)
             before()
             sys.argv = ["headscope", *words]
             main()
@@ -86,14 +92,19 @@ class Process:
         while not (found := os.waitpid(self.pid, os.WNOHANG))[0]:
             if time.monotonic() - self._began > seconds:
                 self.kill()
+            self._listen()
             time.sleep(0.005)
-        texts = []
-        for file in self._files:
-            file.seek(0)
-            texts.append(file.read().decode(errors="replace"))
-            file.close()
-        out, err = texts
+        self._listen()
+        for read, _ in self._pipes:
+            os.close(read)
+        out, err = (said.decode(errors="replace") for said in self._said)
         return Ended(os.waitstatus_to_exitcode(found[1]), out, err, time.monotonic() - self._began)
+
+    def _listen(self) -> None:
+        for number, (read, _) in enumerate(self._pipes):
+            with suppress(BlockingIOError):
+                while part := os.read(read, 65536):
+                    self._said[number] += part
 
     def kill(self) -> None:
         os.killpg(self.pid, signal.SIGKILL)

@@ -196,6 +196,8 @@ def _from_pretrained(
         raise InputError(_explain(name, error)) from error
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False, **options)
+        # (Some faults of its config show only when it is used.)
+        tokenizer.encode("a")
     except Exception as error:
         raise InputError(
             f"{name} has no tokenizer that can be read: {_first_line(error)}\n"

@@ -129,9 +129,10 @@ class Checkpoint:
                 self.run.add(self.path.name)
             self.save_history()
         except (OSError, SafetensorError, SetupError) as error:
+            there = self.path.exists()
+            kept = f"The checkpoint of step {self.step} is kept in {self.folder}" if there else "None is kept"
             raise SetupError(
-                f"Step {step} could not be saved: {error}\nThe checkpoint of step {self.step} is kept in "
-                f"{self.folder}; free some space and give the same command again."
+                f"Step {step} could not be saved: {error}\n{kept}; free some space and give the same command again."
             ) from error
         self.step = step
 
