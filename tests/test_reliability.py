@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +25,8 @@ from headscope.records.checksums import SUMS, damaged_files, read_sums, sealed, 
 from headscope.records.files import sweep, write_bytes
 from headscope.report.redraw import redraw
 from headscope.runs.run import Run, open_run
+from headscope.sparse.checkpoint import Checkpoint
+from headscope.sparse.settings import Settings
 from headscope.sparse.text import sequences
 from headscope.studies.settings import HeadSettings
 
@@ -126,6 +129,27 @@ def test_a_damaged_checkpoint_is_set_aside_and_a_stop_repeats_no_step(
     assert (folder / "checkpoint.safetensors.damaged").exists()
     assert (folder / "history.csv").read_bytes() == (trained / "history.csv").read_bytes()
     assert [row["step"] for row in history] == [0, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("about", "told"),
+    [
+        (None, "must be an object"),
+        ({"step": -1}, '"step" must be'),
+        ({"history": [3]}, '"history.0" must be an object'),
+        ({"average": "x"}, '"average'),
+        ({}, "has no weights"),
+    ],
+)
+def test_a_checkpoint_that_none_was_noted_of_is_read_by_its_schema(
+    nano: hs.Model, tmp_path: Path, about: dict[str, Any] | None, told: str
+):
+    """A folder from before there were checksums, or one that somebody put together."""
+    whole = {"settings": {}, "step": 2, "penalty_weight": 1.0, "average": None, "history": [], "base_sha256": "x"}
+    said = {} if about is None else {"headscope": json.dumps({**whole, **about})}
+    save_file({"odd": torch.zeros(2)}, tmp_path / "checkpoint.safetensors", metadata=said)
+    with pytest.raises(InputError, match=told):
+        Checkpoint(tmp_path, nano, Settings(**SMALL))
 
 
 def test_a_stop_behind_the_first_evaluation_does_not_repeat_it(nano: hs.Model, tmp_path: Path, monkeypatch):

@@ -142,6 +142,14 @@ def test_who_says_nothing_is_not_waited_for(server, monkeypatch):
         assert half_open.recv(100) == b""
 
 
+@pytest.mark.parametrize("first_line", [b"\r\n\r\n", b"\xa0\r\n\r\n", b"\nGET / HTTP/1.0\r\n\r\n"])
+def test_a_request_without_words_is_answered(server, first_line: bytes):
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as asking:
+        asking.sendall(first_line)
+        asking.shutdown(socket.SHUT_WR)
+        assert b"400" in asking.recv(100)
+
+
 def test_an_error_in_a_run_is_answered(server, monkeypatch):
     monkeypatch.setattr(server.shelf, "stamp", lambda names: 1 / 0)
     status, body, _ = ask(server, "/stamp")

@@ -90,11 +90,12 @@ def trials(seed: int, n: int) -> Iterator[Trial]:
 def _cases(draw: random.Random) -> list[tuple[str, str, Callable[[Path], Arrange]]]:
     cases: list[tuple[str, str, Callable[[Path], Arrange]]] = []
     # Where no disk can be mounted (that takes root on Linux), files are limited instead, and the trial says so.
-    tiny = ("a disk of 16 KB", small) if can_mount() else ("files of 3000 bytes at most", lambda out: full(3000))
+    mounted = can_mount()
+    tiny, arrange = ("a disk of 16 KB", small) if mounted else ("files of 3000 bytes at most", lambda out: full(3000))
     for study in STUDIES:
         most = draw.randint(0, 2000)
         cases.append((study, f"files of {most} bytes at most", lambda out, most=most: full(most)))
-        cases.append((study, *tiny))
+        cases.append((study, tiny, arrange))
     cases += [(study, "a read-only folder", read_only) for study in ("heads", "merge")]
     cases += [(study, place, lambda out: nothing) for study, place in (("edges", "/dev/null/x"), ("roles", "/sys/x"))]
     cases += [("merge", place, lambda out: nothing) for place in ("/dev/null/x",)]

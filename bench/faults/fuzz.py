@@ -29,6 +29,8 @@ from headscope.report.page.server import Viewer
 
 # Of every hundred inputs.
 SHARES = {"arguments": 44, "tasks": 26, "paths": 16, "runs": 8, "models": 4, "adapters": 2}
+# Of a file beside the folder that is served.
+SECRET = "kept from all who ask"
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
@@ -117,12 +119,13 @@ def hash_of(value: object) -> int:
 def _paths(box: Path, drawn: list[bytes]) -> Iterator[Trial]:
     """Requests to the server; what is no request must be answered too, or closed."""
     nonsense.RUNS["heads"](box / "run")
+    (box.parent / "secret").write_text(SECRET)
     with Viewer(box, 0) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         for data in drawn:
             with _watched(box) as elsewhere:
                 answer = _ask(server.server_port, data.replace(b"@PORT", str(server.server_port).encode()))
-            ok = bool(answer or not data.strip()) and b"secret" not in answer and not elsewhere
+            ok = bool(answer or not data) and SECRET.encode() not in answer and not elsewhere
             yield Trial("fuzz", f"paths: {data!r}", ok, "" if ok else f"answered {answer[:200]!r}")
         server.shutdown()
 

@@ -18,14 +18,14 @@ from faults.trial import Trial
 def trials(seed: int, n: int) -> Iterator[Trial]:
     warm()
     use_cache(scratch())
-    for study in [*STUDIES, "sparsity-frontier"][:n]:
+    for study in [*STUDIES, *OTHERS][:n]:
         folder = scratch() / "run"
         yield Trial("pairs", study, not (wrong := _wrong(study, folder)), wrong)
         shutil.rmtree(folder.parent)
 
 
 def _wrong(study: str, folder: Path) -> str:
-    asked = words(study, folder) if study in STUDIES else _frontier(folder)
+    asked = words(study, folder) if study in STUDIES else OTHERS[study](folder)
     first = Process(asked)
     while not (folder / ".holder.json").exists():
         time.sleep(0.002)
@@ -40,7 +40,7 @@ def _wrong(study: str, folder: Path) -> str:
     if study in STUDIES:
         return difference(folder, whole(study)[0])
     alone = folder.parent / "alone"
-    run(_frontier(alone))
+    run(OTHERS[study](alone))
     return difference(folder, alone)
 
 
@@ -50,3 +50,11 @@ def _frontier(folder: Path) -> list[object]:
         f"sparsity-frontier nano {trained} --task ioi --n 2 --heads-by gradient --edges-by eap --sequences 4 --length 8"
     )
     return [*said.split(), "--format", "png", "--out", folder]
+
+
+def _reproduce(folder: Path) -> list[object]:
+    return [*"reproduce --models nano,nano-sparse --only 000 --format png".split(), "--out", folder]
+
+
+# Those that are made of others.
+OTHERS = {"sparsity-frontier": _frontier, "reproduce": _reproduce}

@@ -23,7 +23,7 @@ STUDIES = {
     "sparsify-report": "sparsify-report nano nano-sparse --task ioi --n 2 --sequences 4 --length 8",
 }
 # What a run notes of the time and of the machine, and the lock, which stays.
-TIMED = ("manifest.json", ".manifest.json", SUMS, ".lock")
+TIMED = ("manifest.json", ".manifest.json", SUMS, ".lock", "reproduce.json", "report.html")
 
 
 def words(study: str, out: Path, *more: object) -> list[object]:
@@ -55,6 +55,9 @@ def content(folder: Path) -> dict[str, str]:
         manifest = json.loads((folder / "manifest.json").read_text())
         kept = {name: manifest[name] for name in ("command", "settings", "models", "units")}
         found["manifest.json"] = json.dumps([kept, sorted(manifest["files"]), bool(manifest.get("finished"))], indent=1)
+    if (folder / "reproduce.json").exists():
+        made = json.loads((folder / "reproduce.json").read_text())
+        found["reproduce.json"] = json.dumps({name: made[name] for name in made if name != "seconds"})
     return found
 
 

@@ -33,7 +33,7 @@ BARS = {
         60, "flip, cut, swap, delete, foreign: detected or healed, never silent, no traceback"
     ),
     "disks": Bar(20, "full or unusable disks: a clear message, no traceback, and the next run with room ends right"),
-    "pairs": Bar(7, "two processes on one folder: one works, the other is told, the result is that of one"),
+    "pairs": Bar(8, "two processes on one folder: one works, the other is told, the result is that of one"),
     "overhead": Bar(1, "hashing and locks in `heads smollm2-135m --task ioi --n 50`: at most 2 % of the time"),
     "fuzz": Bar(
         5000, "fuzzed inputs: no traceback, no hang, exit codes 0, 1 and 2 only, no file outside the chosen folder"

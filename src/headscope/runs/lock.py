@@ -13,7 +13,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from headscope.errors import InputError
-from headscope.records.files import refused
+from headscope.records.files import refused, write_bytes
 
 
 @contextmanager
@@ -31,8 +31,8 @@ def held(folder: Path) -> Iterator[None]:
             ) from None
     try:
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        with refused(holder):
-            holder.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": now}))
+        # (Whole at once: somebody may look at it this very moment.)
+        write_bytes(holder, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": now}).encode())
         yield
     finally:
         holder.unlink(missing_ok=True)

@@ -15,11 +15,12 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import NonNegativeInt
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -32,10 +33,31 @@ from headscope.records import Table
 from headscope.records.checksums import SUMS, damaged_files, read_sums, set_aside, sha256
 from headscope.records.files import sweep, whole_file
 from headscope.runs.run import Run, open_run
+from headscope.schema import checked, parse
 from headscope.sparse.objective import Geco
 from headscope.sparse.settings import Settings
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+# What checkpoints of 0.1 call otherwise.
+RENAMED = {"strength": "penalty_weight"}
+
+
+@dataclass(frozen=True)
+class State:
+    """What a checkpoint says of itself, beside its tensors."""
+
+    settings: dict[str, Any]
+    step: NonNegativeInt
+    penalty_weight: float
+    average: float | None
+    history: list[dict[str, int | float]]
+    base_sha256: str
+
+
+def _renamed(fields: dict[str, Any]) -> dict[str, Any]:
+    return {RENAMED.get(name, name): value for name, value in fields.items()}
 
 
 class Checkpoint:
@@ -47,7 +69,7 @@ class Checkpoint:
         self.base_sha256 = fingerprint(model.hf)
         self.history: list[dict[str, float]] = []
         self.step = 0
-        self._state: dict[str, Any] = {}
+        self._state: State
         if self.exists() and self._is_ours():
             self._read_state()
 
@@ -83,15 +105,16 @@ class Checkpoint:
     def _read_state(self) -> None:
         try:
             with safe_open(self.path, "pt") as file:
-                self._state = json.loads(file.metadata()["headscope"])
-        except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{self.path} is damaged or no checkpoint: {error}. Give another --out.") from error
-        if self._state["base_sha256"] != self.base_sha256:
+                about, tensors = (file.metadata() or {}).get("headscope", "null"), set(file.keys())
+            found = parse(about, dict[str, Any], where=str(self.path), expected="a checkpoint")
+            self._state = checked(_renamed(found), State, where=str(self.path))
+        except (SafetensorError, OSError, InputError) as error:
+            raise InputError(f"{self.path} is damaged or no checkpoint: {error}\nGive another --out.") from error
+        if not any(name.startswith("weight.") for name in tensors):
+            raise InputError(f"{self.path} has no weights. Give another --out.")
+        if self._state.base_sha256 != self.base_sha256:
             raise InputError(f"{self.folder} was started from another model's weights. Give another --out.")
-        for state in (self._state, *self._state["history"]):
-            if "strength" in state:  # (As checkpoints of 0.1 say it.)
-                state["penalty_weight"] = state.pop("strength")
-        self.step, self.history = self._state["step"], self._state["history"]
+        self.step, self.history = self._state.step, [_renamed(row) for row in self._state.history]
 
     def restore(
         self, named: Mapping[str, Tensor], means: Mapping[str, Tensor], optimizer: Any, geco: Geco
@@ -105,8 +128,8 @@ class Checkpoint:
             for name, mean in means.items():
                 mean.copy_(file.get_tensor(f"mean.{name}"))
         # A weight that nothing moves is the one asked for now.
-        weight = self._state["penalty_weight"] if geco.rate else geco.weight
-        return self.step, replace(geco, weight=weight, average=self._state["average"])
+        weight = self._state.penalty_weight if geco.rate else geco.weight
+        return self.step, replace(geco, weight=weight, average=self._state.average)
 
     def save(
         self, step: int, named: Mapping[str, Tensor], means: Mapping[str, Tensor], optimizer: Any, geco: Geco

@@ -30,6 +30,7 @@ from headscope.models.sparse_gate import CONFIG_KEY, OFFSETS
 from headscope.models.weights import quiet
 from headscope.records.checksums import SUMS, damaged_files, write_sums
 from headscope.records.files import refused, sweep, whole_folder
+from headscope.schema import read_json
 from headscope.sparse.checkpoint import Checkpoint
 from headscope.sparse.offsets import gate_entry
 
@@ -98,7 +99,7 @@ def milestones(run: Path) -> list[tuple[Path, dict[str, float]]]:
     for folder in found:
         if damaged := damaged_files(folder):
             raise InputError(f"{folder / damaged[0]} is damaged. Remove {folder}, or train again in another --out.")
-    return [(folder, json.loads((folder / REACHED).read_text())) for folder in found]
+    return [(folder, read_json(folder / REACHED, dict[str, int | float])) for folder in found]
 
 
 def _write_adapter(

@@ -139,6 +139,14 @@ class Handler(BaseHTTPRequestHandler):
     def viewer(self) -> Viewer:
         return cast(Viewer, self.server)
 
+    def parse_request(self) -> bool:
+        # (The library hangs up on a first line without words.)
+        if self.raw_requestline.decode("iso-8859-1").split():
+            return super().parse_request()
+        self.requestline, self.request_version, self.command = "", "HTTP/1.0", ""
+        self.send_error(HTTPStatus.BAD_REQUEST, "No request")
+        return False
+
     def do_GET(self) -> None:
         try:
             self._refuse_strangers()
