@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -161,6 +163,33 @@ def test_records_and_outputs_import_little():
     found = modules_after("import headscope.records, headscope.report.redraw, headscope.report.page.html")
     assert "numpy" in found
     assert not found & HEAVY
+
+
+def public() -> Iterator[tuple[str, Any]]:
+    """Every function at the door, and every method of what stands there."""
+    for name in headscope.__all__:
+        thing = getattr(headscope, name)
+        if inspect.ismodule(thing):
+            yield from (
+                (f"{name}.{one}", getattr(thing, one)) for one in thing.__all__ if callable(getattr(thing, one))
+            )
+        elif inspect.isclass(thing):
+            own = ((f"{name}.{one}", what) for one, what in vars(thing).items() if not one.startswith("_"))
+            yield from ((one, what) for one, what in own if inspect.isfunction(what))
+        else:
+            yield name, thing
+
+
+def test_what_is_public_says_what_it_takes_and_gives():
+    undone = []
+    for name, call in public():
+        if inspect.isfunction(call):
+            said, asked = inspect.getdoc(call) or "", inspect.signature(call)
+            if set(asked.parameters) <= {"self"}:
+                undone += [name] if not said else []
+            elif "Args:" not in said or (asked.return_annotation != "None" and "Returns:" not in said):
+                undone.append(name)
+    assert undone == [], "what takes arguments has Args: and Returns:, the rest a sentence"
 
 
 def test_every_name_at_the_door_is_there():

@@ -21,14 +21,22 @@ if TYPE_CHECKING:
     from headscope.errors import HeadscopeError, InputError, SetupError
     from headscope.models import Model, load, release
     from headscope.records import (
+        Attention,
         Check,
         Circuit,
         Curve,
+        Direct,
         EdgeScores,
+        Graph,
+        Lens,
         Multiplier,
         Multipliers,
         Needed,
+        Patterns,
+        Roles,
         Scores,
+        Sparsity,
+        Table,
         area_multiplier,
         multiplier,
         multipliers,
@@ -37,7 +45,8 @@ if TYPE_CHECKING:
     from headscope.running.interventions import Recording, gated, knocked_out, masked, patched, record
     from headscope.running.measure import check
     from headscope.sparse.training import sparsify
-    from headscope.sweeps import crossfit, sweep
+    from headscope.sweeps import crossfit, random_band, run_circuit, sweep
+    from headscope.tasks import Task
 
 __version__ = "0.1.0"
 
@@ -46,14 +55,22 @@ _DOOR = {
     "headscope.errors": ("HeadscopeError", "InputError", "SetupError"),
     "headscope.models": ("Model", "load", "release"),
     "headscope.records": (
+        "Attention",
         "Check",
         "Circuit",
         "Curve",
+        "Direct",
         "EdgeScores",
+        "Graph",
+        "Lens",
         "Multiplier",
         "Multipliers",
         "Needed",
+        "Patterns",
+        "Roles",
         "Scores",
+        "Sparsity",
+        "Table",
         "area_multiplier",
         "multiplier",
         "multipliers",
@@ -62,15 +79,17 @@ _DOOR = {
     "headscope.running.interventions": ("Recording", "gated", "knocked_out", "masked", "patched", "record"),
     "headscope.running.measure": ("check",),
     "headscope.sparse.training": ("sparsify",),
-    "headscope.sweeps": ("crossfit", "sweep"),
+    "headscope.sweeps": ("crossfit", "random_band", "run_circuit", "sweep"),
+    "headscope.tasks": ("Task",),
 }
 _HOME = {name: module for module, names in _DOOR.items() for name in names}
 
 __all__ = [
-    "Check", "Circuit", "Curve", "EdgeScores", "HeadscopeError", "InputError", "Model", "Multiplier", "Multipliers",
-    "Needed", "Recording", "Scores", "SetupError", "area_multiplier", "check", "crossfit", "gated", "knocked_out",
-    "load", "masked", "methods", "multiplier", "multipliers", "needed", "patched", "record", "release", "sparsify",
-    "sweep", "tasks",
+    "Attention", "Check", "Circuit", "Curve", "Direct", "EdgeScores", "Graph", "HeadscopeError", "InputError",
+    "Lens", "Model", "Multiplier", "Multipliers", "Needed", "Patterns", "Recording", "Roles", "Scores",
+    "SetupError", "Sparsity", "Table", "Task", "area_multiplier", "check", "crossfit", "gated", "knocked_out",
+    "load", "masked", "methods", "multiplier", "multipliers", "needed", "patched", "random_band", "record",
+    "release", "run_circuit", "sparsify", "sweep", "tasks",
 ]  # fmt: skip
 
 

@@ -24,8 +24,14 @@ def ablation(
 ) -> Scores:  # fmt: skip
     """Exact: take one head's output away (mean or zero in its place), and see what the answer loses.
 
-    site, positions: as for patching.
-    fill: "mean" (over the task's clean prompts and positions), "mean-position" (at each position) or "zero".
+    Args:
+        model: what `load` returned.
+        task: N prompts; corrupt ones are not needed.
+        site, positions: as for patching.
+        fill: "mean" (over the task's clean prompts and positions), "mean-position" (at each position) or "zero".
+
+    Returns:
+        Scores whose `values` are (L, H), or (L, H, T) by position; `per_prompt` has N of them.
     """
     if fill == "corrupt":
         raise InputError(f"Ablation fills with mean or zero, not {fill!r}; for corrupt values use patching.")

@@ -31,9 +31,15 @@ def attribution(
 ) -> Scores:  # fmt: skip
     """Patching to first order: gradient times difference, one backward pass for all heads.
 
-    site, positions: as for patching; each position costs nothing more.
-    fill: what a head that is not kept puts out: "corrupt", "mean", "zero" or "mean-position".
-    gates, temperature: of a sparse model, as for eap.
+    Args:
+        model: what `load` returned.
+        task: N prompts, with corrupt ones for the fill "corrupt".
+        site, positions: as for patching; each position costs nothing more.
+        fill: what a head that is not kept puts out: "corrupt", "mean", "zero" or "mean-position".
+        gates, temperature: of a sparse model, as for eap.
+
+    Returns:
+        Scores whose `values` are (L, H), or (L, H, T) by position; `per_prompt` has N of them.
     """
     here = site_of(model, site)
     filled, sum_up = fill_opener(model, task, fill, here), summed(task, here, positions)

@@ -41,7 +41,14 @@ def attribution_ig(
 ) -> Scores:  # fmt: skip
     """Attribution with the gradient averaged over points between the corrupt and the clean embeddings.
 
-    steps: how many points. site, positions, fill, gates, temperature: as for attribution.
+    Args:
+        model: what `load` returned.
+        task: N prompts, with corrupt ones, at whose embeddings the path begins.
+        site, positions, fill, gates, temperature: as for attribution.
+        steps: how many points.
+
+    Returns:
+        Scores whose `values` are (L, H), or (L, H, T) by position; `per_prompt` has N of them.
     """
     if steps < 1:
         raise InputError(f"attribution-ig needs at least 1 step, found {steps}.")

@@ -105,6 +105,9 @@ def _in_memory(given: nn.Module, tokenizer: PreTrainedTokenizerBase | None) -> M
 def release(model: Model) -> PreTrainedModel:
     """Give a model back as it was before `load`: its attention implementation, hooks and training mode.
 
+    Args:
+        model: what `load` returned.
+
     Returns:
         The plain Hugging Face model (`model.hf`). `model` itself is of no more use: its heads are out of reach.
     """

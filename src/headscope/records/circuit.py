@@ -108,6 +108,11 @@ class Circuit(Record):
         return name in self.names
 
     def rows(self) -> list[tuple[Any, ...]]:
+        """The rows of its table.
+
+        Returns:
+            One per head or edge that is kept, as COLUMNS says.
+        """
         scores = [None] * len(self) if self.values is None else self.values[self.keep].tolist()
         return [(self.model, self.task, self.method, *row) for row in zip(self.names, scores, strict=True)]
 
@@ -116,7 +121,11 @@ class Circuit(Record):
         return f"model task method {self.what[:-1]} score"
 
     def to_json(self) -> str:
-        """The names, and all that the circuit is known by, for other tools; `from_json` reads it."""
+        """The circuit for other tools; `from_json` reads it.
+
+        Returns:
+            JSON with the names that are kept and all that the circuit is known by.
+        """
         rest = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("keep", "values")}
         scores = {} if self.values is None else {"scores": self.values[self.keep].tolist()}
         told = {**rest, "size": list(self.keep.shape), self.what: self.names, **scores}

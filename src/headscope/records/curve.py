@@ -63,7 +63,14 @@ class Curve(Record):
         return whole.bounded(whole.effects(resamples, seed))
 
     def bounded(self, effects_SP: np.ndarray) -> Curve:
-        """The same curve with its interval from these resamples."""
+        """The same curve with its interval from these resamples.
+
+        Args:
+            effects_SP: the curve once per resample, (S, P).
+
+        Returns:
+            A curve whose `low` and `high` are their 2.5th and 97.5th percentile.
+        """
         again = effects_SP if len(effects_SP) else self.explained[None]
         low, high = np.percentile(again, [2.5, 97.5], axis=0)
         if self.no_interval:
@@ -85,15 +92,29 @@ class Curve(Record):
         return self.metrics[0]
 
     def effect(self, rows: np.ndarray | slice) -> np.ndarray:
-        """Explained effect at every k over the given prompts only, (P,); of several draws of prompts, (P, draws)."""
+        """Explained effect at every k over the given prompts only.
+
+        Args:
+            rows: places of prompts; several draws of them as (draws, N).
+
+        Returns:
+            (P,), or of several draws (P, draws).
+        """
         base = self.base[rows].mean(axis=-1)
         # Where there is no effect to explain, the answer is NaN.
         with np.errstate(divide="ignore", invalid="ignore"):
             return (self.metrics[:, rows].mean(axis=-1) - base) / (self.clean[rows].mean(axis=-1) - base)
 
     def effects(self, resamples: int, seed: int) -> np.ndarray:
-        """(S, P): the curve over drawn prompts, once per resample; those it came with where the ranking was drawn
-        again as well."""
+        """The curve over drawn prompts; the curves it came with where the ranking was drawn again as well.
+
+        Args:
+            resamples: how often to draw.
+            seed: of the draws.
+
+        Returns:
+            (S, P): the explained effect, once per resample.
+        """
         if self.drawn is not None:
             return self.drawn
         draws = resampled(len(self.clean), resamples, seed, self.half)
@@ -104,6 +125,11 @@ class Curve(Record):
     COLUMNS = "model task method ranking k explained low high"
 
     def rows(self) -> list[tuple[Any, ...]]:
+        """The rows of its table.
+
+        Returns:
+            One per k, as COLUMNS says.
+        """
         named = (self.model, self.task, self.method, self.settings.get("ranking", "task"))
         points = zip(self.k, self.explained, self.low, self.high, strict=True)
         return [(*named, int(k), float(mid), float(low), float(high)) for k, mid, low, high in points]

@@ -42,7 +42,14 @@ class Direct(Record):
         return Scores(self.model, self.task, "direct", each.mean(0), each, self.settings)
 
     def top(self, k: int) -> list[tuple[str, float]]:
-        """Names of the k components that write most for or against the answer, and what they write."""
+        """The k components that write most for or against the answer.
+
+        Args:
+            k: how many.
+
+        Returns:
+            Name of each, and what it writes at the last position.
+        """
         values = self.values if self.values.ndim == 1 else self.values[:, -1]
         order = np.argsort(-np.abs(values), kind="stable")[:k]
         return [(self.components[at], float(values[at])) for at in order]

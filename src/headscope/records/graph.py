@@ -112,11 +112,16 @@ class Graph:
         return writes[writer] & reads[reader]
 
     def joined(self, order: np.ndarray) -> np.ndarray:
-        """(edges,): of a circuit that takes in edges in this order (all, or the first ones), how many it has when each
-        edge comes to lie on a path from the embedding to the logits; infinite for one that never does.
+        """When each edge of a growing circuit comes to lie on a path from the embedding to the logits.
 
         A path is there when its last edge is; what reaches a component, and leads on from it, is there with the first
         of its paths.
+
+        Args:
+            order: places of edges as the circuit takes them in, all of them or the first ones.
+
+        Returns:
+            (E,): how many edges the circuit has by then; infinite for an edge that never does.
         """
         writer, reader = self.ends
         size_E = np.full(len(self), np.inf)
@@ -134,7 +139,14 @@ class Graph:
         return np.maximum(size_E, np.maximum(reached[writer], leads[np.array(component)[reader]]))
 
     def connected(self, keep: np.ndarray) -> np.ndarray:
-        """(edges,): the kept edges that lie on a path from the embedding to the logits."""
+        """The kept edges that lie on a path from the embedding to the logits.
+
+        Args:
+            keep: (E,), which edges are kept.
+
+        Returns:
+            (E,): which of them lie on a path.
+        """
         return np.isfinite(self.joined(np.flatnonzero(keep)))
 
     def _component(self, reader: str) -> int:
@@ -147,8 +159,16 @@ class Graph:
         return {name: place for place, name in enumerate(self.writers)}
 
     def greedy(self, values: np.ndarray, *, signed: bool = False) -> np.ndarray:
-        """All edges in the order in which a circuit grows from the logits: always the largest absolute (or signed)
-        score among edges whose reader is in already, so that every edge leads to the logits."""
+        """All edges in the order in which a circuit grows from the logits: always the largest score among edges whose
+        reader is in already, so that every edge leads to the logits.
+
+        Args:
+            values: (E,), scores.
+            signed: the largest of the scores, instead of their absolute values.
+
+        Returns:
+            (E,): places in `edges`.
+        """
         writer, reader = self.ends
         size = values if signed else np.abs(values)
         component = np.array([self._component(name) for name in self.readers])[reader]

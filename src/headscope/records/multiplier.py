@@ -109,6 +109,11 @@ class Multipliers(Record):
     COLUMNS = "task dense sparse threshold multiplier low high reached"
 
     def rows(self) -> list[tuple[Any, ...]]:
+        """The rows of its table.
+
+        Returns:
+            One per threshold, as COLUMNS says.
+        """
         numbers = zip(self.thresholds, self.values, self.low, self.high, self.reached, strict=True)
         return [(self.task, self.dense, self.sparse, *map(float, row)) for row in numbers]
 

@@ -28,14 +28,29 @@ class Patterns(Record):
     settings: dict[str, Any] = field(default_factory=dict)
 
     def scores(self, name: str) -> Scores:
-        """Those of one pattern, for a head map, a ranking, a circuit."""
+        """Those of one pattern, for a head map, a ranking, a circuit.
+
+        Args:
+            name: one of `names`.
+
+        Returns:
+            Scores whose `values` are (L, H).
+        """
         if name not in self.names:
             raise InputError(f"There is no pattern {name!r}. Known: {', '.join(self.names)}.")
         values = self.values[self.names.index(name)]
         return Scores(self.model, self.task, name, values, values[None][:0], self.settings)
 
     def top(self, name: str, k: int) -> list[tuple[str, float]]:
-        """Names and scores of the k heads that have most of a pattern."""
+        """The k heads that have most of a pattern.
+
+        Args:
+            name: one of `names`.
+            k: how many.
+
+        Returns:
+            Name and score of each, the first first.
+        """
         return self.scores(name).top(k, signed=True)
 
     @property

@@ -54,19 +54,42 @@ class Scores(Record):
         return values.reshape(len(values), -1)
 
     def name(self, layer: int, place: int) -> str:
-        """L9.H6 for a head, M9 for an MLP, L9 for a layer."""
+        """What a component is called.
+
+        Args:
+            layer: counted from 0.
+            place: in its layer: the head, or one behind the last head for the MLP.
+
+        Returns:
+            L9.H6 for a head, M9 for an MLP, L9 for a layer.
+        """
         if "head" in self.axes or ("component" in self.axes and place < self.whole.shape[1] - 1):
             return head_name(layer, place)
         return f"M{layer}" if "component" in self.axes or self.settings.get("site") == "mlp_out" else f"L{layer}"
 
     def ranked(self, *, signed: bool = False) -> list[tuple[int, int]]:
-        """All heads, the one that matters most first: by absolute value, or from most positive to most negative."""
+        """All heads, the one that matters most first.
+
+        Args:
+            signed: from most positive to most negative, instead of by absolute value.
+
+        Returns:
+            (layer, head) of each.
+        """
         key = self.whole if signed else np.abs(self.whole)
         order = np.argsort(-key, axis=None, kind="stable")
         return [(int(i) // key.shape[1], int(i) % key.shape[1]) for i in order]
 
     def circuit(self, k: int, *, signed: bool = False) -> Circuit:
-        """The k heads that matter most."""
+        """The k heads that matter most.
+
+        Args:
+            k: how many.
+            signed: as in `ranked`.
+
+        Returns:
+            A circuit, which stands wherever a mask does.
+        """
         if "head" not in self.axes:
             raise InputError(f"A circuit is of heads; these scores are by {' and '.join(self.axes)}.")
         keep = np.zeros(self.whole.shape, bool)
@@ -78,13 +101,25 @@ class Scores(Record):
         )
 
     def top(self, k: int, *, signed: bool = False) -> list[tuple[str, float]]:
-        """Names and scores of the k heads that matter most."""
+        """The k heads that matter most.
+
+        Args:
+            k: how many.
+            signed: as in `ranked`.
+
+        Returns:
+            Name and score of each, the first first.
+        """
         return [(self.name(l, h), float(self.whole[l, h])) for l, h in self.ranked(signed=signed)[:k]]
 
     COLUMNS = "model task method rank head layer index score"
 
     def table(self) -> Table:
-        """What the scores say, the largest first; where there is more than heads, with a column per axis."""
+        """What the scores say, the largest first.
+
+        Returns:
+            A table; where there is more than heads, with a column per axis.
+        """
         if self.axes == ["layer", "head"]:
             return Table.of(self.COLUMNS, self.rows())
         return Table.of(
@@ -92,7 +127,11 @@ class Scores(Record):
         )
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """One per head (and position), the one that matters most first."""
+        """The rows of its table.
+
+        Returns:
+            One per head (and position), the one that matters most first.
+        """
         about = (self.model, self.task, self.method)
         if self.axes == ["layer", "head"]:
             ranked = enumerate(self.ranked(), 1)
@@ -122,6 +161,11 @@ class EdgeScores(Record):
     settings: dict[str, Any] = field(default_factory=dict)
 
     def refuse_odd(self, where: str) -> None:
+        """Refuse numbers that are none, and scores of another graph.
+
+        Args:
+            where: names the record in the message.
+        """
         super().refuse_odd(where)
         checked(self.shape, Graph, where=f"{where}: shape")
         if len(self.values) != len(self.graph):
@@ -143,8 +187,15 @@ class EdgeScores(Record):
         return made
 
     def ranked(self, *, signed: bool = False, choice: str = "top") -> np.ndarray:
-        """Edges, as places in graph.edges: the one that matters most first ("top"), or in the order in which a circuit
-        grows from the logits ("greedy")."""
+        """All edges, the one that matters most first.
+
+        Args:
+            signed: from most positive to most negative, instead of by absolute value.
+            choice: "top", or "greedy": in the order in which a circuit grows from the logits.
+
+        Returns:
+            (E,): places in `graph.edges`.
+        """
         if choice not in CHOICES:
             raise InputError(f"Unknown choice {choice!r}. Known: {', '.join(CHOICES)}.")
         if choice == "greedy":
@@ -152,8 +203,16 @@ class EdgeScores(Record):
         return np.argsort(-(self.values if signed else np.abs(self.values)), kind="stable")
 
     def circuit(self, k: int, *, signed: bool = False, choice: str = "top", connected: bool = False) -> Circuit:
-        """The k edges that matter most, or the first k grown from the logits; connected: less those on no path from
-        embedding to logits."""
+        """The k edges that matter most, or the first k grown from the logits.
+
+        Args:
+            k: how many.
+            signed, choice: as in `ranked`.
+            connected: leave out those on no path from embedding to logits.
+
+        Returns:
+            A circuit, which stands wherever a mask does.
+        """
         keep = np.zeros(len(self.graph), bool)
         keep[self.ranked(signed=signed, choice=choice)[:k]] = True
         how = {"k": k, "signed": signed, "choice": choice, "connected": connected}
@@ -161,13 +220,29 @@ class EdgeScores(Record):
         return Circuit(self.model, self.task, kept, self.method, self.shape, how, np.where(kept, self.values, 0))
 
     def top(self, k: int, *, signed: bool = False) -> list[tuple[str, float]]:
-        """Names and scores of the k edges that matter most."""
+        """The k edges that matter most.
+
+        Args:
+            k: how many.
+            signed: as in `ranked`.
+
+        Returns:
+            Name and score of each, the first first.
+        """
         return [(self.graph.edges[e], float(self.values[e])) for e in self.ranked(signed=signed)[:k]]
 
     COLUMNS = "model task method rank edge score"
 
     def rows(self, k: int | None = None, *, signed: bool = False) -> list[tuple[Any, ...]]:
-        """One per edge, the one that matters most first; the first k of them."""
+        """The rows of its table.
+
+        Args:
+            k: how many; all unless given.
+            signed: as in `ranked`.
+
+        Returns:
+            One per edge, the one that matters most first.
+        """
         best = self.top(len(self.graph) if k is None else k, signed=signed)
         return [(self.model, self.task, self.method, rank, *one) for rank, one in enumerate(best, 1)]
 

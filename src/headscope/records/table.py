@@ -41,6 +41,7 @@ class Table:
         return cls(columns, [tuple(row.get(name) for name in columns) for row in rows])
 
     def dicts(self) -> list[dict[str, Any]]:
+        """A dictionary per row, by column."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
     def csv(self) -> bytes:
@@ -58,6 +59,14 @@ class Table:
         return value
 
     def save(self, path: str | Path) -> Path:
+        """Write it as CSV.
+
+        Args:
+            path: where.
+
+        Returns:
+            That path.
+        """
         return write_bytes(Path(path), self.csv())
 
     def to_pandas(self) -> DataFrame:

@@ -58,7 +58,14 @@ class Recording:
         return chunks[0] if len(chunks) == 1 else torch.cat(chunks, dim=1)
 
     def pattern(self, layer: int) -> Tensor:
-        """Attention weights (B, H, T, S), with `record(model, patterns=True)`."""
+        """Attention weights, with `record(model, patterns=True)`.
+
+        Args:
+            layer: counted from 0.
+
+        Returns:
+            (B, H, T, S): by row, head, query and key.
+        """
         chunks = self._pattern[layer]
         if not chunks:
             raise InputError("No attention patterns were recorded: use record(model, patterns=True).")
@@ -69,13 +76,27 @@ class Recording:
         return torch.cat(padded, dim=2)
 
     def qkv(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
-        """q (B, T, H, K), k and v (B, S, G, K) of the last run, with `record(model, qkv=True)`."""
+        """q, k and v of the last run, with `record(model, qkv=True)`.
+
+        Args:
+            layer: counted from 0.
+
+        Returns:
+            q (B, T, H, K), k and v (B, S, G, K), which have a head per group.
+        """
         kept = self._qkv[layer]
         if kept is None:
             raise InputError("No q, k and v were recorded: use record(model, qkv=True).")
         return kept
 
     def note(self, z_BTHK: Tensor, call: Call, *, patterns: bool, qkv: bool) -> None:
+        """Keep what one call of a layer's attention did.
+
+        Args:
+            z_BTHK: its heads' outputs.
+            call: all else that is known of it.
+            patterns, qkv: whether to keep these too.
+        """
         if call.start == 0:
             self._z[call.layer], self._pattern[call.layer] = [], []
         self._z[call.layer].append(z_BTHK)
@@ -91,7 +112,16 @@ class Recording:
 
 @contextmanager
 def record(model: Model, *, patterns: bool = False, qkv: bool = False) -> Iterator[Recording]:
-    """Keep every head's output z, `recording[layer]`: (B, T, H, K); on request also attention patterns, q, k and v."""
+    """Keep every head's output z; on request also attention patterns, q, k and v.
+
+    Args:
+        model: what `load` returned.
+        patterns: keep attention weights, for `recording.pattern(layer)`.
+        qkv: keep q, k and v, for `recording.qkv(layer)`.
+
+    Returns:
+        A block; inside it, the recording. `recording[layer]` is z, (B, T, H, K).
+    """
     recording = Recording(model.n_layers)
 
     def tap(z_BTHK: Tensor, call: Call) -> Tensor:
@@ -104,9 +134,16 @@ def record(model: Model, *, patterns: bool = False, qkv: bool = False) -> Iterat
 
 @contextmanager
 def patched(model: Model, keep: Mask, *, fill: Fill | None = None, steps: Steps = "all") -> Iterator[None]:
-    """z' = keep * z + (1 - keep) * fill at every head; `fill` None means zero.
+    """z' = keep * z + (1 - keep) * fill at every head.
 
-    steps: "prompt" acts only on runs that start with an empty cache, "decode" only on those that go on from one.
+    Args:
+        model: what `load` returned.
+        keep: a circuit, names of heads, or numbers: (L, H), (B, L, H) by row, or (B, T, L, H) by row and position.
+        fill: by layer (B, T, H, K) or (H, K), such as a recording of another run; zero unless given.
+        steps: "prompt" acts only on runs that start with an empty cache, "decode" only on those that go on from one.
+
+    Returns:
+        A block in which `model.hf` runs so.
     """
     mask = _as_mask(model, keep)
     if steps not in ("all", "prompt", "decode"):
@@ -132,7 +169,15 @@ def patched(model: Model, keep: Mask, *, fill: Fill | None = None, steps: Steps 
 
 @contextmanager
 def gated(model: Model, mask: Mask, *, steps: Steps = "all") -> Iterator[None]:
-    """Multiply every head's output by its gate: 0 removes the head, 1 leaves it."""
+    """Multiply every head's output by its gate: 0 removes the head, 1 leaves it.
+
+    Args:
+        model: what `load` returned.
+        mask, steps: as `keep` and `steps` in `patched`.
+
+    Returns:
+        A block in which `model.hf` runs so.
+    """
     with patched(model, mask, steps=steps):
         yield
 
@@ -148,6 +193,9 @@ def masked(
         heads: names such as "L9.H6", (layer, head) pairs, what `scores.top(k)` gives, or a circuit of heads.
         factor: 0 removes them.
         steps: as in `patched`.
+
+    Returns:
+        A block in which `model.hf` runs so.
     """
     named = mask_of(model, heads)
     with patched(model, 1 - named + factor * named, steps=steps):
@@ -166,6 +214,9 @@ def knocked_out(
         heads: as in `masked`.
         queries, keys: a position or several, from the end where negative; all of them unless given. A query that is cut
             from every key adds nothing up: its z is zero.
+
+    Returns:
+        A block in which `model.hf` runs so.
     """
     chosen_LH = mask_of(model, heads) != 0
     layers = chosen_LH.any(1).nonzero().flatten().tolist()

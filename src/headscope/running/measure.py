@@ -23,7 +23,15 @@ from headscope.tasks.task import Task
 
 @torch.no_grad()
 def check(model: Model, task: Task) -> Check:
-    """Run the task's clean and corrupt prompts and say how well the model does it, before anyone studies how."""
+    """Run the task's clean and corrupt prompts and say how well the model does it, before anyone studies how.
+
+    Args:
+        model: what `load` returned.
+        task: its prompts; corrupt ones are run where there are some.
+
+    Returns:
+        Accuracy, and the mean metric on clean and on corrupt prompts; `usable` says whether the model does the task.
+    """
     clean, solved = measures(model, task)
     corrupt = float("nan")
     if task.corrupt_ids:

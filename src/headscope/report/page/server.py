@@ -134,6 +134,7 @@ class Handler(BaseHTTPRequestHandler):
     sys_version = ""
     # Seconds for each read and write; whoever says nothing for longer is not waited for.
     timeout = 20
+    raw_requestline: bytes
 
     @property
     def viewer(self) -> Viewer:
