@@ -152,6 +152,18 @@ def test_a_checkpoint_that_none_was_noted_of_is_read_by_its_schema(
         Checkpoint(tmp_path, nano, Settings(**SMALL))
 
 
+def test_a_checkpoint_whose_process_ended_before_it_was_noted_is_noted(nano: hs.Model, trained: Path, tmp_path: Path):
+    folder = tmp_path / "run"
+    shutil.copytree(trained, folder)
+    settings = Settings(**{**SMALL, "steps": 4, "model": "nano"})
+    with open_run(folder, settings) as run:
+        whole = run.manifest.units["checkpoint.safetensors"]["sha256"]
+        run.manifest.units["checkpoint.safetensors"] = {"sha256": "of the one before", "next": whole}
+        run.manifest.write(folder)
+    hs.sparsify(nano, out=folder, steps=4, **SMALL)
+    assert json.loads((folder / "manifest.json").read_text())["units"]["checkpoint.safetensors"] == {"sha256": whole}
+
+
 def test_a_stop_behind_the_first_evaluation_does_not_repeat_it(nano: hs.Model, tmp_path: Path, monkeypatch):
     from headscope.sparse.training import Trainer
 
