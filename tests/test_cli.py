@@ -62,7 +62,7 @@ FLAGS = {
         "dense trained --task -t --heads-by --edges-by --text --sequences --length --threshold --n -n --seed "
         "--format --device --dtype --revision --json --quiet -q --out -o"
     ),
-    "atlas": "model --runs --out -o --seed --json",
+    "atlas": "model --runs --seed --device --dtype --revision --json --quiet -q --out -o",
     "merge": "adapter base --device --dtype --revision --json --quiet -q --out -o",
     "report": "runs --out -o --title",
     "view": "folder --port",

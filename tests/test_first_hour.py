@@ -220,7 +220,7 @@ def test_the_header_comes_before_torch():
 def test_every_command_that_loads_a_model_says_where_and_how(capfd):
     group: Any = typer.main.get_command(app)
     loading = {"check", "heads", "edges", "roles", "functions", "sparsify", "sparsify-report", "sparsity-frontier"}
-    for name in loading | {"merge", "reproduce"}:
+    for name in loading | {"merge", "reproduce", "atlas"}:
         flags = {flag for parameter in group.commands[name].params for flag in parameter.opts}
         assert {"--device", "--dtype", "--revision", "--quiet"} <= flags, name
     said = headscope(capfd, "check", "nano", "--task", "ioi", "--n", "4", "--dtype", "float64", "--json")

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
 import typer
 
-from headscope.cli.console import AsJson, out, plain, print_json
+from headscope.cli.console import out, plain, print_json
+from headscope.cli.options import Ending, add_study
+from headscope.studies.settings import AtlasSettings
 
 
-def atlas(
-    model: Annotated[
-        str, typer.Argument(help="A built-in model, a folder, a GGUF file or a hub id.", show_default=False)
-    ],
-    runs: Annotated[Path, typer.Option(help="Folder in which runs of this model are looked for.")] = Path("runs"),
-    to: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("atlas.html"),
-    seed: Annotated[int, typer.Option(min=0, help="Of the random tokens.")] = 0,
-    as_json: AsJson = False,
-) -> None:
+def atlas(settings: AtlasSettings, page: Path) -> Ending:
     """Make one page of a model with a card per head: its pattern, its scores on every task run so far, its role, its
     functions, the prompts on which it matters most.
 
@@ -26,11 +21,12 @@ def atlas(
 
     Example: `headscope atlas smollm2-135m -o atlas.html`
     """
-    from headscope.progress import display
     from headscope.studies.atlas import study_atlas
 
-    with display():
-        told = study_atlas(model, runs, to, seed=seed)
+    return partial(_show, study_atlas(settings, out=page), settings.as_json)
+
+
+def _show(told: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(told)
         return
@@ -46,4 +42,4 @@ def atlas(
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(atlas)
+    add_study(app, AtlasSettings, atlas, out="The page to write; atlas.html unless given.")

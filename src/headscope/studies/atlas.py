@@ -19,17 +19,18 @@ from headscope.records import Attention
 from headscope.records.files import write_bytes
 from headscope.report.atlas import atlas_page
 from headscope.studies.attention import patterns as attention_patterns
+from headscope.studies.settings import AtlasSettings
 from headscope.tasks import TASKS, make_task
 
 # Tokens of the row that is shown, before it is said again; prompts that give scores need as little.
 LENGTH = 16
 
 
-def study_atlas(model: str, runs: Path, out: Path, *, seed: int = 0) -> dict[str, Any]:
-    """Write the page of a model; what it says in a few numbers comes back."""
+def study_atlas(settings: AtlasSettings, *, out: Path) -> dict[str, Any]:
+    """Write the page of a model to the file `out`; what it says in a few numbers comes back."""
     if out.is_dir():
         raise InputError(f"{out} is a folder; --out needs the name of a file, such as {out / 'atlas.html'}.")
-    loaded = load(model)
+    seed, loaded = settings.seed, load(settings.model, **settings.loading)
     scores = patterns(loaded, seed=seed)
     ids = repeated_tokens(loaded, 1, LENGTH, seed)
     tokens = [[str(loaded.tokenizer.decode([token])) for token in row] for row in ids]
@@ -45,7 +46,7 @@ def study_atlas(model: str, runs: Path, out: Path, *, seed: int = 0) -> dict[str
         return made.clean, made.digest
 
     paired = [name for name in TASKS if name in ("ioi", "greater-than", "docstring", "ioi-long")]
-    page, told = atlas_page(scores, attention, runs, ask, paired)
+    page, told = atlas_page(scores, attention, Path(settings.runs), ask, paired)
     write_bytes(out, page.encode())
     strong = {name: [head for head, value in scores.top(name, 5) if value >= 0.4] for name in scores.names[:5]}
     return {**told, "patterns": strong, "page": str(out)}

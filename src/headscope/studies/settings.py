@@ -40,6 +40,17 @@ class CheckSettings(Loaded):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AtlasSettings(Loaded):
+    command = "atlas"
+    model: str = argument(MODEL)
+    runs: str = option("runs", "Folder in which runs of this model are looked for.")
+    seed: int = seed("Seed of the random tokens.")
+
+    def folder(self) -> Path:
+        return Path("atlas.html")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Swept(Drawn):
     """What the studies of heads and of edges share."""
 
