@@ -236,7 +236,7 @@ def test_killed_three_times_and_resumed_it_ends_with_the_same_numbers(nano: hs.M
     hs.sparsify(nano, out=tmp_path / "whole", **{**SMALL, **options})
     out = tmp_path / "killed"
     reached = 0
-    for often in np.random.default_rng(0).integers(6, 16, 3):
+    for often in np.random.default_rng(0).integers(14, 24, 3):
         killed_when("os.rename", out / "*", COMMAND_LINE, *command(out, **options), often=often)
         before, reached = reached, len((out / "history.csv").read_text().splitlines())
         assert reached > before
