@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from headscope.records import ROLES, Attention, Patterns, Scores
-from headscope.report.figures.titles import TITLES
+from headscope.report.figures.titles import TITLES, task_title
 from headscope.report.outputs.functions import Functions
 from headscope.report.outputs.heads import Heads
 from headscope.report.outputs.roles import HeadRoles
@@ -106,7 +106,7 @@ def _missing(
     """What no run has said yet, and the command that says it."""
     there = {one["task"] for one in scores}
     missing = [
-        {"what": f"scores on {TITLES.get(task, task)}", "command": f"headscope heads {model} --task {task}"}
+        {"what": f"scores on {task_title(task)}", "command": f"headscope heads {model} --task {task}"}
         for task in tasks
         if task not in there
     ]

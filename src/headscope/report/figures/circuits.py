@@ -9,7 +9,7 @@ import numpy as np
 
 from headscope.records import Circuit, Graph
 from headscope.report.figures.panels import blank
-from headscope.report.figures.titles import TITLES
+from headscope.report.figures.titles import task_title
 
 if TYPE_CHECKING:
     import networkx
@@ -96,7 +96,7 @@ def circuit_picture(circuit: networkx.DiGraph, *, most: int = 60, width: float |
     facts = circuit.graph
     some = f"{len(ordered)} largest of " if len(ordered) < circuit.number_of_edges() else ""
     axes.set_title(
-        f"{TITLES.get(facts['task'], facts['task'])}: {facts['model']}, {facts['method']}\n"
+        f"{task_title(facts['task'])}: {facts['model']}, {facts['method']}\n"
         f"{some}{circuit.number_of_edges()} edges (orange helps, purple hinders)",
         fontsize=8 * min(by, 1.0),
     )

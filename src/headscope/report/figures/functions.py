@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headscope.report.figures.panels import legend_fit, panel_grid
-from headscope.report.figures.titles import TITLES
+from headscope.report.figures.titles import task_title
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -94,7 +94,7 @@ def panels_of(
         second = second_score(rows)
         k = np.array([row["k"] for row in rows])
         more = (series(second), second.capitalize()) if second else (None, "")
-        panels.append(Panel(TITLES.get(name, name), k, series("accuracy"), *more, heads))
+        panels.append(Panel(task_title(name), k, series("accuracy"), *more, heads))
     return panels
 
 

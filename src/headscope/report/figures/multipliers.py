@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from headscope.records import Multipliers
 from headscope.report.figures.panels import PALETTES, blank
-from headscope.report.figures.titles import TITLES
+from headscope.report.figures.titles import task_title
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,9 +25,7 @@ def multiplier_curve(found: Multipliers, *, width: float | None = None) -> Figur
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}x")
     axes.yaxis.set_minor_formatter("")
-    axes.set_title(
-        f"{TITLES.get(found.task, found.task)}: {found.dense}\nagainst {found.sparse}", fontsize=8, loc="left"
-    )
+    axes.set_title(f"{task_title(found.task)}: {found.dense}\nagainst {found.sparse}", fontsize=8, loc="left")
     axes.set_xlabel("Threshold", fontsize=8)
     axes.set_ylabel("Multiplier", fontsize=8)
     axes.tick_params(which="both", labelsize=7, length=2)

@@ -13,7 +13,7 @@ import numpy as np
 
 from headscope.records import Curve, Scores
 from headscope.records.files import whole_file
-from headscope.report.figures.titles import TITLES
+from headscope.report.figures.titles import task_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -81,7 +81,7 @@ def head_map(
 def about(record: Any, *more: str) -> str:
     """What stands above a figure: its task, model and method, as far as they are known, and more words."""
     words = [word for word in (record.model, getattr(record, "method", ""), *more) if word]
-    return f"{TITLES.get(record.task, record.task) or 'Heads'}: {', '.join(words)}"
+    return f"{task_title(record.task) or 'Heads'}: {', '.join(words)}"
 
 
 def head_grid(
@@ -231,7 +231,7 @@ def curve_panels(
         axes.tick_params(labelsize=7, length=2)
         if log:
             axes.set_xscale("log")
-        axes.set_title(TITLES.get(task, task), fontsize=9, loc="left")
+        axes.set_title(task_title(task), fontsize=9, loc="left")
         axes.set_xlabel(f"Number of {what} Kept", fontsize=8 if width is None else 7)
         axes.set_ylabel("Explained Effect", fontsize=8 if width is None else 7)
         if place % 2 == 0 and width is None:

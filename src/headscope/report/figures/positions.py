@@ -8,7 +8,7 @@ import numpy as np
 
 from headscope.records import Scores
 from headscope.report.figures.panels import blank, head_grid
-from headscope.report.figures.titles import TITLES
+from headscope.report.figures.titles import task_title
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,5 +59,5 @@ def position_map(scores: Scores, *, rows: int = 20, width: float | None = None) 
 def title_of(scores: Scores) -> str:
     site = scores.settings.get("site", "z")
     said = "" if site == "z" else f" of {site}"
-    task = TITLES.get(scores.task, scores.task)
+    task = task_title(scores.task)
     return f"{task}: {scores.model}, {scores.method}{said}, {len(scores.per_prompt)} prompts"

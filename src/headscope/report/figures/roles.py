@@ -9,7 +9,7 @@ import numpy as np
 
 from headscope.records import ROLES, Ablation, Check, Roles
 from headscope.report.figures.panels import blank, cell_of, label_heads, legend_fit, panel_grid
-from headscope.report.figures.titles import TITLES
+from headscope.report.figures.titles import task_title
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,7 +43,7 @@ def ablation_grid(checks: Sequence[Check], ablations: Sequence[Ablation], *, wid
         if row == 0:
             axes.set_title(check.model, fontsize=9)
         if column == 0:
-            axes.set_ylabel(f"{TITLES.get(check.task, check.task)}\nΔ log P(target)", fontsize=8)
+            axes.set_ylabel(f"{task_title(check.task)}\nΔ log P(target)", fontsize=8)
         curve = curves.get((check.model, check.task))
         if curve is None:
             _say(axes, f"does not do the task\n(accuracy {check.accuracy:.2f})")
@@ -81,7 +81,7 @@ def score_distributions(all_roles: Sequence[Roles], *, width: float | None = Non
             axes.step(values, share, where="post", color=COLOURS[role], linestyle=dash, linewidth=1.2)
     for axes, task in zip(panels, tasks, strict=True):
         axes.axvline(0.5, color="0.8", linewidth=0.8)
-        axes.set_title(TITLES.get(task, task), fontsize=9, loc="left")
+        axes.set_title(task_title(task), fontsize=9, loc="left")
         axes.set_xlabel("Score", fontsize=8)
         axes.set_ylabel("Share of Heads", fontsize=8)
         axes.set_xlim(0, 1)
@@ -122,7 +122,7 @@ def role_map(roles: Roles, *, width: float | None = None) -> Figure:
     )  # fmt: skip
     label_heads(axes, rows, columns, flat)
     seeds = len(roles.g_plus)
-    axes.set_title(f"{TITLES.get(roles.task, roles.task)}: {roles.model}, {seeds} seeds", fontsize=8, loc="left")
+    axes.set_title(f"{task_title(roles.task)}: {roles.model}, {seeds} seeds", fontsize=8, loc="left")
     handles = [*_keys(), Patch(color=NEITHER, label="None")]
     figure.legend(handles=handles, loc="outside lower center", fontsize=6.5, **legend_fit(4, width))
     return figure
